@@ -89,9 +89,9 @@
 }.
 %% The state of the table: `max_per', the `MaxPer' that the manager was started with; `keys' in the table, including
 %% idle keys that are not reclaimed yet; `permits' in use, of all keys together; `holders', the processes that
-%% hold them; `waiting', the requests that wait; and `memory', the bytes allocated by the table, without the records of
-%% proxies. `barriers_refused' counts the memory barriers that the operating system has refused since the VM started.
-%% Each one delays the freeing of memory; the number should be 0.
+%% hold them; `waiting', the requests that wait; and `memory', the bytes that the native library has allocated, with
+%% closed tables that are not freed yet. `barriers_refused' counts the memory barriers that the operating system has
+%% refused since the VM started. Each one delays the freeing of memory; the number should be 0.
 %%
 %% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;
 %% permits `released_by_death' because the holder died or its connection was lost; releases by callers that did not hold

@@ -82,10 +82,10 @@ survives(Reload, Keep) ->
     Holder = holder(),
     {acquired, 2} = canal_lock:acquire(db, 9, 1),
     {acquired, 3} = canal_lock:acquire(db, 9, 1),
-    Before = canal_lock:info(),
+    Before = maps:remove(memory, canal_lock:info()),
     lists:foreach(fun(_) ->
         Reload(),
-        ?assertEqual(Before, canal_lock:info()),
+        ?assertEqual(Before, maps:remove(memory, canal_lock:info())),
         ?assertEqual(lists:sort([{Holder, 1}, {self(), 2}]), lists:sort(canal_lock:holders(db))),
         ?assertEqual([], canal_lock:audit())
     end, [1, 2, 3]),

@@ -13,7 +13,7 @@ badarg_test_() ->
 %% A proxy passes what it gets from another node.
 of_a_proxy() ->
     {acquired, 2} = canal_lock:acquire(db, 2, 1, #{permits => 2}),
-    Before = canal_lock:info(),
+    Before = maps:remove(memory, canal_lock:info()),
     Calls = [
         fun(Bad) -> canal_lock_nif:acquire_many(db, Bad, 1, 1) end,
         fun(Bad) -> canal_lock_nif:acquire_many(unknown, 1, Bad, 1) end,
@@ -33,7 +33,7 @@ of_a_proxy() ->
     ?assertError(badarg, canal_lock_nif:acquire_many(db, 9, 1, 0)),
     [?assertError(badarg, canal_lock_nif:cancel(Bad, false)) || Bad <- [1, [], {}, self(), #{}, <<>>, fun() -> 1 end]],
     [?assertError(badarg, canal_lock_nif:give(db, Bad, 1)) || Bad <- [test_setup:remote_pid(1), make_ref(), 1, []]],
-    ?assertEqual(Before, canal_lock:info()),
+    ?assertEqual(Before, maps:remove(memory, canal_lock:info())),
     ?assertEqual([2, 0], [canal_lock:count(Key) || Key <- [db, unknown]]).
 
 %% Wrong arguments must not crash the VM or damage the open table.

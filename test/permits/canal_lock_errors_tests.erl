@@ -51,9 +51,9 @@ must(Name, Must, Value) ->
 
 wrong_arguments() ->
     {acquired, 1} = canal_lock:acquire(db, 3, 1),
-    Before = canal_lock:info(),
+    Before = maps:remove(memory, canal_lock:info()),
     [is_explained(Function, Arguments, Texts) || {Function, Arguments, Texts} <- calls()],
-    ?assertEqual(Before, canal_lock:info()),
+    ?assertEqual(Before, maps:remove(memory, canal_lock:info())),
     ?assertEqual([{db, 1}], canal_lock:held()),
     %% No fun was called.
     ?assertEqual([], test_await:messages()).

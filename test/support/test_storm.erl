@@ -14,8 +14,9 @@
 %% More keys than fit into the slot of a holder: the lock that is allocated for the others stays with the slot.
 -define(KEYS_BEYOND_THE_SLOT, 3).
 
-%% A table keeps memory for 64 processes that found their slot occupied by a process that was dying.
--define(MAX_LEFT_BYTES, 4096).
+%% The library keeps memory for 64 processes that found their slot occupied by a process that was dying, for the keys
+%% that one step of the sweep reclaims, and for each scheduler.
+-define(MAX_LEFT_BYTES, 16_384).
 
 %% The resources of which there must not be more after a storm than before it.
 -type level() :: #{memory | processes | ports := non_neg_integer()}.

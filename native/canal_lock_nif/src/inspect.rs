@@ -243,7 +243,7 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
         (atoms::permits(), usage.permits),
         (atoms::holders(), usage.holders as u64),
         (atoms::waiting(), usage.waiting as u64),
-        (atoms::memory(), usage.memory as u64),
+        (atoms::memory(), vm_allocator::bytes() as u64),
         (atoms::barriers_refused(), usage.barriers_refused),
         (atoms::granted(), totals.granted),
         (atoms::refused(), totals.refused),

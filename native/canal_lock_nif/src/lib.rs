@@ -67,7 +67,5 @@ fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {
 
 rustler::init!("canal_lock_nif", load = load);
 
-// On these two systems a library cannot be linked against functions of the VM.
-#[cfg(not(any(target_os = "macos", windows)))]
 #[global_allocator]
 static ALLOCATOR: vm_allocator::VmAllocator = vm_allocator::VmAllocator;

@@ -14,7 +14,7 @@
 //! No promise depends on the counters, and they publish nothing. So they are relaxed and bypass `sync.rs`: loom would
 //! spend most of its time on interleavings of them.
 
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::OutOfMemory;
 use crate::{epochs::Pin, lazy_array::LazyArray};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,14 +47,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// All counters at 0. Must be freed with [`Counters::free`] and the same account.
-    pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
-        let own = LazyArray::new(THREADS, account)?;
-        let first = own.get_or_create(0, account, |_| Default::default());
-        first.inspect_err(|_| {
-            // SAFETY: created above, and no other thread has it.
-            unsafe { own.free(account) };
-        })?;
+    /// All counters at 0.
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        let own = LazyArray::new(THREADS)?;
+        own.get_or_create(0, |_| Default::default())?;
         Ok(Self {
             own,
             shared: ThreadCounters::default(),
@@ -62,18 +58,18 @@ impl Counters {
     }
 
     #[inline(always)]
-    pub(crate) fn count(&self, pin: &Pin, event: Event, account: &Account) {
-        self.add(pin, event, 1, account);
+    pub(crate) fn count(&self, pin: &Pin, event: Event) {
+        self.add(pin, event, 1);
     }
 
     #[inline(always)]
-    pub(crate) fn add(&self, pin: &Pin, event: Event, events: u64, account: &Account) {
+    pub(crate) fn add(&self, pin: &Pin, event: Event, events: u64) {
         if cfg!(loom) {
             return;
         }
         let thread = pin.thread();
         let Some(own) = self.own.get(thread) else {
-            return self.add_first(thread, event, events, account);
+            return self.add_first(thread, event, events);
         };
         // No other thread writes this counter, so the load and the store cannot lose an event.
         let counter = &own.0[event as usize];
@@ -81,12 +77,10 @@ impl Counters {
     }
 
     #[cold]
-    fn add_first(&self, thread: usize, event: Event, events: u64, account: &Account) {
+    fn add_first(&self, thread: usize, event: Event, events: u64) {
         // If there is memory for a chunk, later events of the thread use it. This event is counted in `shared`.
         if thread < THREADS {
-            let _ = self
-                .own
-                .get_or_create(thread, account, |_| Default::default());
+            let _ = self.own.get_or_create(thread, |_| Default::default());
         }
         self.shared.0[event as usize].fetch_add(events, Ordering::Relaxed);
     }
@@ -97,15 +91,6 @@ impl Counters {
         own.chain([&self.shared])
             .map(|counters| counters.0[event as usize].load(Ordering::Relaxed))
             .sum()
-    }
-
-    /// Frees all memory.
-    ///
-    /// # Safety
-    /// `account` is the one that `new` got, no thread is inside, and the counters are not used again.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.own.free(account) };
     }
 }
 
@@ -119,34 +104,28 @@ mod tests {
     /// Includes the first event of a thread, which allocates its counters and is counted in `shared`.
     #[test]
     fn every_event_is_counted_with_and_without_memory() {
-        let account = Account::default();
-        let counters = Counters::new(&account).unwrap();
-        let bytes = account.bytes();
+        let counters = Counters::new().unwrap();
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     arm(Failure::Memory, 0);
                     for _ in 0..1000 {
-                        counters.count(&pin(), Event::ReleasedByDeath, &account);
+                        counters.count(&pin(), Event::ReleasedByDeath);
                     }
                     disarm();
                 });
             }
         });
-        counters.add_first(THREADS, Event::ReleasedByDeath, 5, &account);
+        counters.add_first(THREADS, Event::ReleasedByDeath, 5);
         arm(Failure::Memory, 0);
-        counters.add_first(CHUNK, Event::ReleasedByDeath, 6, &account);
+        counters.add_first(CHUNK, Event::ReleasedByDeath, 6);
         disarm();
-        assert_eq!(account.bytes(), bytes, "no memory beyond the first chunk");
         assert_eq!(counters.sum(Event::ReleasedByDeath), 4011);
         assert_eq!(counters.sum(Event::Refused), 0);
         let has_counters = |thread| counters.own.get(thread).is_some();
         assert_eq!([0, CHUNK, THREADS].map(has_counters), [true, false, false]);
-        counters.add_first(CHUNK, Event::Refused, 1, &account);
+        counters.add_first(CHUNK, Event::Refused, 1);
         assert!(has_counters(CHUNK), "there is memory again");
         assert_eq!(counters.sum(Event::Refused), 1);
-        // SAFETY: no other thread uses it any more.
-        unsafe { counters.free(&account) };
-        assert_eq!(account.bytes(), 0);
     }
 }

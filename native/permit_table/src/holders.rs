@@ -15,10 +15,9 @@
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
 //!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
 
-use crate::change::change;
 use crate::holder::Holder;
 use crate::ledger::{Ledger, Permits};
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::{allocate, free, OutOfMemory};
 use crate::slot::{add_credits, Slot, RELEASING, RETIRING};
 use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{sized, yield_now, Mutex, MutexGuard, Ordering};
@@ -116,14 +115,14 @@ type Found<'a, K> = (
 );
 
 impl<K> Holders<K> {
-    /// Slots for `processes` places. Must be freed with [`Holders::free`] and the same account.
-    pub(crate) fn new(processes: usize, account: &Account) -> Result<Self, OutOfMemory> {
+    /// Slots for `processes` places.
+    pub(crate) fn new(processes: usize) -> Result<Self, OutOfMemory> {
         let capacity = processes
             .max(1)
             .checked_next_power_of_two()
             .ok_or(OutOfMemory)?;
         Ok(Self {
-            slots: LazyArray::new(capacity, account)?,
+            slots: LazyArray::new(capacity)?,
             mask: capacity as u64 - 1,
             displaced: Mutex::new(SortedList::default()),
             released: Default::default(),
@@ -151,12 +150,11 @@ impl<K> Holders<K> {
     pub(crate) fn claim<E: From<OutOfMemory>>(
         &self,
         holder: Holder,
-        account: &Account,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<&Slot<K>, E> {
         match self.find(holder) {
             Some(slot) => Ok(slot),
-            None => self.claim_first(holder, account, watch),
+            None => self.claim_first(holder, watch),
         }
     }
 
@@ -164,21 +162,17 @@ impl<K> Holders<K> {
     fn claim_first<E: From<OutOfMemory>>(
         &self,
         holder: Holder,
-        account: &Account,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<&Slot<K>, E> {
         let index = self.index(holder.place);
-        let home = self
-            .slots
-            .get_or_create(index, account, |_| Slot::default())?;
+        let home = self.slots.get_or_create(index, |_| Slot::default())?;
         let slot = match home.occupy(holder.word) {
             true => home,
-            false => self.displace(home, holder, account)?,
+            false => self.displace(home, holder)?,
         };
         let unwatched = Unwatched {
             holders: self,
             holder,
-            account,
         };
         inject::panic();
         watch()?;
@@ -192,7 +186,6 @@ impl<K> Holders<K> {
         &self,
         holder: Holder,
         mut is_reused: impl FnMut() -> bool,
-        account: &Account,
         mut lower: impl FnMut(&Node<K>, u64),
     ) {
         let mut retired = None;
@@ -203,9 +196,9 @@ impl<K> Holders<K> {
             let Some(slot) = retired else {
                 return;
             };
-            slot.release_all(account, &mut lower);
+            slot.release_all(&mut lower);
             inject::panic();
-            self.vacate(holder, slot, account);
+            self.vacate(holder, slot);
         };
         // After a panic (a bug), tries once more, with the slot that it had: no word leads to that slot any more.
         if catch_unwind(AssertUnwindSafe(&mut release_all)).is_err() {
@@ -406,26 +399,6 @@ impl<K> Holders<K> {
         }
     }
 
-    /// Frees all memory. Does not release the permits on record.
-    ///
-    /// # Safety
-    /// It was created with this account, no other thread is inside, and it is not used again.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        let mut displaced = change(&self.displaced, account);
-        while let Some(Displaced { slot, .. }) = displaced.pop() {
-            // SAFETY: `displace` allocated it with this account, and no other thread is inside.
-            unsafe {
-                slot.as_ref().free_further(account);
-                account.free(slot);
-            }
-        }
-        displaced.shrink_to_fit();
-        let slots = self.slots.values();
-        slots.for_each(|slot| slot.free_further(account));
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.slots.free(account) };
-    }
-
     /// The slot at the place of a process, which may belong to another one.
     #[inline(always)]
     fn home(&self, holder: Holder) -> Option<&Slot<K>> {
@@ -474,16 +447,11 @@ impl<K> Holders<K> {
         }
     }
 
-    fn displace(
-        &self,
-        home: &Slot<K>,
-        holder: Holder,
-        account: &Account,
-    ) -> Result<&Slot<K>, OutOfMemory> {
+    fn displace(&self, home: &Slot<K>, holder: Holder) -> Result<&Slot<K>, OutOfMemory> {
         let word = holder.word.get();
-        let mut displaced = change(&self.displaced, account);
+        let mut displaced = self.displaced.lock();
         let vacancy = displaced.reserve(word)?;
-        let slot = account.allocate(Slot::default())?;
+        let slot = allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
         let slot = unsafe { slot.as_ref() };
@@ -493,24 +461,32 @@ impl<K> Holders<K> {
     }
 
     /// Vacates a slot that is RELEASING and has nothing on record. The slot may be freed.
-    fn vacate(&self, holder: Holder, slot: *const Slot<K>, account: &Account) {
+    fn vacate(&self, holder: Holder, slot: *const Slot<K>) {
         let home = self.home(holder).expect("older than the slot");
         if ptr::eq(home, slot) {
-            home.vacate(account);
+            home.vacate();
             return;
         }
-        let mut displaced = change(&self.displaced, account);
+        let mut displaced = self.displaced.lock();
         let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
         let removed = displaced.remove(holder.word.get(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
         home.displaced().fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: `displace` allocated it with this account. No call finds it any more (H1), and readers hold this
-        // lock.
+        // SAFETY: `displace` allocated it. No call finds it any more (H1), and readers hold this lock.
         unsafe {
             let released = removed.as_ref().released_by_holder();
             self.released.fetch_add(released, Ordering::Relaxed);
-            removed.as_ref().free_further(account);
-            account.free(removed);
+            free(removed);
+        }
+    }
+}
+
+impl<K> Drop for Holders<K> {
+    fn drop(&mut self) {
+        let mut displaced = self.displaced.lock();
+        while let Some(Displaced { slot, .. }) = displaced.pop() {
+            // SAFETY: `displace` allocated it, and no thread is inside.
+            unsafe { free(slot) };
         }
     }
 }
@@ -520,13 +496,12 @@ impl<K> Holders<K> {
 struct Unwatched<'a, K> {
     holders: &'a Holders<K>,
     holder: Holder,
-    account: &'a Account,
 }
 
 impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
         if let Some(slot) = self.holders.replace_word(self.holder, RELEASING) {
-            self.holders.vacate(self.holder, slot, self.account);
+            self.holders.vacate(self.holder, slot);
         }
     }
 }
@@ -541,16 +516,13 @@ mod tests {
     #[test]
     fn h4_places_have_distinct_slots_and_neighbors_are_apart() {
         for processes in [1, 2, 16, 1024, 4096] {
-            let account = Account::default();
-            let holders = Holders::<u64>::new(processes, &account).unwrap();
+            let holders = Holders::<u64>::new(processes).unwrap();
             let places = 0..processes as u64;
             let slots: BTreeSet<usize> = places.map(|place| holders.index(place)).collect();
             assert_eq!(slots.len(), processes);
             if processes > CHUNK {
                 assert!(holders.index(6).abs_diff(holders.index(7)) > 1);
             }
-            // SAFETY: no other thread has it.
-            unsafe { holders.free(&account) };
         }
     }
 }

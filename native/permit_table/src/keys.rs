@@ -38,7 +38,7 @@
 //! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
 
 use crate::buckets::{Buckets, Word};
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::{allocate, free, OutOfMemory};
 use crate::sync::{ordering, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use crate::{epochs::Pin, inject, lazy_array::LazyArray};
 use equivalent::Equivalent;
@@ -46,7 +46,7 @@ use std::ptr::{self, NonNull};
 
 /// A type that can be stored as a key.
 pub trait Key: Send + Sync + 'static {
-    /// Bytes on the heap beyond the size of the key itself, for the memory account of the table.
+    /// Bytes on the heap beyond the size of the key itself: the cost of freeing and of reporting it.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -116,10 +116,7 @@ pub(crate) struct Keys<K> {
 }
 
 /// A node that is not published yet. Freed on drop.
-pub(crate) struct NewNode<'a, K: Key> {
-    node: NonNull<Node<K>>,
-    account: &'a Account,
-}
+pub(crate) struct NewNode<K>(NonNull<Node<K>>);
 
 /// A head in state `LINKING`. On drop its state becomes `outcome`. A panic must not leave it in `LINKING`: the sweep
 /// would wait forever.
@@ -135,11 +132,11 @@ impl Drop for Linking<'_> {
 }
 
 /// The result of an insertion.
-pub(crate) enum Inserted<'a, 'n, K: Key> {
+pub(crate) enum Inserted<'a, K> {
     /// The new node is in the list.
     New(&'a Node<K>),
     /// Another caller's node with the key is.
-    Present(NewNode<'n, K>),
+    Present(NewNode<K>),
 }
 
 /// A position in the list: behind `before`, whose pointer was `next`.
@@ -222,59 +219,39 @@ impl<K> Node<K> {
     }
 }
 
-impl<'a, K: Key> NewNode<'a, K> {
+impl<K: Key> NewNode<K> {
     /// A new key with this word.
     pub(crate) fn with(
         buckets: Buckets,
         query: &impl Query<K>,
         order: u64,
-        account: &'a Account,
     ) -> Result<Self, OutOfMemory> {
         let key = query.to_key()?;
-        let heap_bytes = key.heap_bytes();
-        let node = account.allocate(Node {
-            link: Link::new(order),
-            buckets,
-            key,
-        })?;
-        account.add(heap_bytes);
-        Ok(Self { node, account })
+        let link = Link::new(order);
+        let node = allocate(Node { link, buckets, key })?;
+        Ok(Self(node))
     }
 }
 
-impl<K: Key> Drop for NewNode<'_, K> {
+impl<K> Drop for NewNode<K> {
     fn drop(&mut self) {
-        // SAFETY: allocated above with this account, and not published.
-        unsafe { free_node(self.node, self.account) };
+        // SAFETY: allocated above, and not published.
+        unsafe { free(self.0) };
     }
 }
 
-/// Frees a node and its key. Returns the units of a budget that this costs: 1, plus 1 for each page of the key that
-/// goes back to the system.
-///
-/// # Safety
-/// It was allocated with this account, and no thread can use it any more.
-pub(crate) unsafe fn free_node<K: Key>(node: NonNull<Node<K>>, account: &Account) -> usize {
+/// The units of a budget that freeing a key costs: 1, plus 1 for each page that goes back to the system.
+pub(crate) fn cost_of_freeing(key: &impl Key) -> usize {
     const PAGE: usize = 4096;
-    // SAFETY: alive until the next line.
-    let heap_bytes = unsafe { node.as_ref().key.heap_bytes() };
-    // SAFETY: guaranteed by the caller.
-    unsafe { account.free(node) };
-    account.subtract(heap_bytes);
-    1 + heap_bytes / PAGE
+    1 + key.heap_bytes() / PAGE
 }
 
 impl<K: Key> Keys<K> {
-    /// An empty map. Must be freed with [`Keys::free`] and the same account.
-    pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
-        let heads = LazyArray::new(1 << MAX_BITS, account)?;
-        let first = heads.get_or_create(0, account, Head::new);
-        let first = first.inspect_err(|_| {
-            // SAFETY: created above, and no other thread has it.
-            unsafe { heads.free(account) };
-        })?;
+    /// An empty map.
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        let heads = LazyArray::new(1 << MAX_BITS)?;
         // Head 0 is the ancestor of all heads and the start of the list.
-        first.change(UNLINKED, LINKED);
+        heads.get_or_create(0, Head::new)?.change(UNLINKED, LINKED);
         Ok(Self {
             heads,
             bits: AtomicU32::new(MIN_BITS),
@@ -354,15 +331,15 @@ impl<K: Key> Keys<K> {
     }
 
     /// Inserts a new node, unless the key is present by now.
-    pub(crate) fn insert<'a, 'n, Q: Equivalent<K>>(
+    pub(crate) fn insert<'a, Q: Equivalent<K>>(
         &'a self,
         pin: &'a Pin,
         query: &Q,
-        new: NewNode<'n, K>,
-    ) -> Inserted<'a, 'n, K> {
+        new: NewNode<K>,
+    ) -> Inserted<'a, K> {
         // SAFETY: it is alive, and it is only read here.
-        let link = unsafe { &new.node.as_ref().link };
-        self.link_head(pin, link.order, new.account);
+        let link = unsafe { &new.0.as_ref().link };
+        self.link_head(pin, link.order);
         loop {
             let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
                 continue;
@@ -372,11 +349,11 @@ impl<K: Key> Keys<K> {
             }
             link.next.store(gap.next, Ordering::Relaxed);
             // The swap succeeds only if nothing was inserted here since the run was read (K3). This ensures K4.
-            if gap.before.redirect(gap.next, new.node.as_ptr().cast()) {
+            if gap.before.redirect(gap.next, new.0.as_ptr().cast()) {
                 break;
             }
         }
-        let node = new.node;
+        let node = new.0;
         std::mem::forget(new);
         self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
         // SAFETY: it is in the list with a permit out or a queue (K6), and the pin keeps it alive after that.
@@ -429,9 +406,9 @@ impl<K: Key> Keys<K> {
 
     /// Links the head of the range of `order`, if it is not linked yet. Without memory for it, lookups keep using its
     /// parent.
-    pub(crate) fn link_head(&self, pin: &Pin, order: u64, account: &Account) {
+    pub(crate) fn link_head(&self, pin: &Pin, order: u64) {
         let range = self.range(order);
-        let head = self.heads.get_or_create(index(range), account, Head::new);
+        let head = self.heads.get_or_create(index(range), Head::new);
         let Ok(head) = head else {
             return;
         };
@@ -528,24 +505,21 @@ impl<K: Key> Keys<K> {
             (cursor, _) = link.next();
         }
     }
+}
 
-    /// Frees all memory.
-    ///
-    /// # Safety
-    /// The map was created with this account, no other thread is inside, and it is not used again.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        let (mut cursor, _) = self.entry(0).link.next();
-        // SAFETY: linked, and only this loop frees nodes, after it has read their link.
+impl<K> Drop for Keys<K> {
+    fn drop(&mut self) {
+        let first = self.heads.get(0).expect("made by `new`");
+        let (mut cursor, _) = first.link.next();
+        // SAFETY: linked, and only this loop frees nodes, after it has read their link. No thread is inside.
         while let Some(link) = unsafe { cursor.as_ref() } {
             let (next, _) = link.next();
             if let Some(node) = Link::node::<K>(cursor) {
-                // SAFETY: the caller guarantees that no thread is inside.
-                unsafe { free_node(node, account) };
+                // SAFETY: as above.
+                unsafe { free(node) };
             }
             cursor = next;
         }
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.heads.free(account) };
     }
 }
 
@@ -602,12 +576,9 @@ mod tests {
     /// With more ranges, the array of heads would have no place for them.
     #[test]
     fn p9_number_of_heads_is_limited() {
-        let account = Account::default();
-        let keys = Keys::<u64>::new(&account).unwrap();
+        let keys = Keys::<u64>::new().unwrap();
         keys.resize(MIN_BITS, MAX_BITS);
         keys.grow_when_loaded(usize::MAX);
         assert_eq!(keys.bits(), MAX_BITS);
-        // SAFETY: no other thread has it.
-        unsafe { keys.free(&account) };
     }
 }

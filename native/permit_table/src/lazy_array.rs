@@ -11,7 +11,7 @@
 //!           [T; CHUNK]  [T; CHUNK]
 //! ```
 
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::{allocate_array, free, OutOfMemory};
 use crate::sync::{ordering, AtomicPtr, Ordering};
 use std::ptr::{self, NonNull};
 
@@ -26,13 +26,12 @@ unsafe impl<T: Send + Sync, const CHUNK: usize> Send for LazyArray<T, CHUNK> {}
 unsafe impl<T: Send + Sync, const CHUNK: usize> Sync for LazyArray<T, CHUNK> {}
 
 impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
-    /// An array without chunks. Must be freed with [`LazyArray::free`] and the same account.
-    pub(crate) fn new(capacity: usize, account: &Account) -> Result<Self, OutOfMemory> {
-        let chunks =
-            account.allocate_array(
-                capacity.div_ceil(CHUNK),
-                |_| AtomicPtr::new(ptr::null_mut()),
-            )?;
+    /// An array without chunks.
+    pub(crate) fn new(capacity: usize) -> Result<Self, OutOfMemory> {
+        let chunks = allocate_array(
+            capacity.div_ceil(CHUNK),
+            |_| AtomicPtr::new(ptr::null_mut()),
+        )?;
         Ok(Self { chunks })
     }
 
@@ -57,14 +56,13 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
     pub(crate) fn get_or_create(
         &self,
         index: usize,
-        account: &Account,
         make: impl Fn(usize) -> T,
     ) -> Result<&T, OutOfMemory> {
         if let Some(value) = self.get(index) {
             return Ok(value);
         }
         let base = index - index % CHUNK;
-        let fresh = account.allocate_array(CHUNK, |i| make(base + i))?;
+        let fresh = allocate_array(CHUNK, |i| make(base + i))?;
         // Release: a thread that loads the pointer sees the values. The loser of a race frees its chunk and uses the
         // winner's.
         let published = self.pointers()[index / CHUNK].compare_exchange(
@@ -77,7 +75,7 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
             Ok(_) => fresh.cast::<T>().as_ptr(),
             Err(theirs) => {
                 // SAFETY: just allocated, and not published.
-                unsafe { account.free(fresh) };
+                unsafe { free(fresh) };
                 theirs
             }
         };
@@ -110,19 +108,6 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
         Some(taken)
     }
 
-    /// Frees all memory.
-    ///
-    /// # Safety
-    /// `account` is the one that `new` got, no thread is inside, and the array is not used again.
-    pub(crate) unsafe fn free(&self, account: &Account) {
-        for values in (0..self.chunk_count()).filter_map(|chunk| self.take(chunk)) {
-            // SAFETY: `get_or_create` allocated it with this account. The caller guarantees that no thread is inside.
-            unsafe { account.free(values) };
-        }
-        // SAFETY: `new` allocated it with this account.
-        unsafe { account.free(self.chunks) };
-    }
-
     fn chunk_pointer(&self, chunk: usize) -> Option<NonNull<[T]>> {
         let first = self.pointers().get(chunk)?.load(Ordering::Acquire);
         let first = NonNull::new(first)?;
@@ -136,27 +121,37 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
     }
 }
 
+impl<T, const CHUNK: usize> Drop for LazyArray<T, CHUNK> {
+    fn drop(&mut self) {
+        for values in (0..self.chunk_count()).filter_map(|chunk| self.take(chunk)) {
+            // SAFETY: `get_or_create` allocated it, and no thread is inside.
+            unsafe { free(values) };
+        }
+        // SAFETY: `new` allocated it.
+        unsafe { free(self.chunks) };
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::allocated::allocated;
 
     #[test]
     fn chunks_are_allocated_and_removed_one_by_one() {
-        let account = Account::default();
-        let array = LazyArray::<usize, 8>::new(64, &account).unwrap();
-        let empty = account.bytes();
+        let before = allocated();
+        let array = LazyArray::<usize, 8>::new(64).unwrap();
+        let empty = allocated();
         assert!(array.get(20).is_none());
-        assert_eq!(array.get_or_create(20, &account, |i| i * 2), Ok(&40));
+        assert_eq!(array.get_or_create(20, |i| i * 2), Ok(&40));
         assert_eq!(array.get(23), Some(&46));
         assert!(array.get(24).is_none());
-        assert_eq!(account.bytes(), empty + 64);
+        assert_eq!(allocated(), empty + 64);
         let taken = array.take(2).unwrap();
         assert!(array.get(20).is_none());
-        // SAFETY: there is one thread, and neither is used again.
-        unsafe {
-            account.free(taken);
-            array.free(&account);
-        }
-        assert_eq!(account.bytes(), 0);
+        // SAFETY: there is one thread, and it is not used again.
+        unsafe { free(taken) };
+        drop(array);
+        assert_eq!(allocated(), before);
     }
 }

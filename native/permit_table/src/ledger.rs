@@ -23,12 +23,11 @@
 //! - **LG3** Locks are taken in this order: the queue of a key or the displaced slots, shards of the ledger (two: by
 //!   their index), the list in a slot. A death holds none of them when it takes the next one.
 
-use crate::change::{change, change_nested, Allocated, Change};
 use crate::holder::Holder;
 use crate::keys::Node;
-use crate::memory::{reserve, Account, OutOfMemory};
+use crate::memory::{reserve, OutOfMemory};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{seeded, sized, AtomicUsize, Mutex, Ordering};
+use crate::sync::{seeded, sized, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::{epochs::Pin, inject};
 use crossbeam_utils::CachePadded;
 use equivalent::Equivalent;
@@ -128,8 +127,6 @@ impl<K> Ordered for Entry<K> {
 struct Shard<K> {
     entries: SortedList<Entry<K>>,
     next_id: u64,
-    /// Bytes allocated by the lists in all entries.
-    nested: usize,
 }
 
 /// The records of all processes that have ever waited or been given a permit, until they die.
@@ -148,12 +145,6 @@ pub(crate) struct Credits {
     pub(crate) permits: u64,
     /// Processes that have permits here, and none elsewhere.
     pub(crate) holders: usize,
-}
-
-impl<K> Allocated for Entry<K> {
-    fn bytes(&self) -> usize {
-        self.rows.bytes() + self.waits.bytes()
-    }
 }
 
 impl<K> Entry<K> {
@@ -247,12 +238,6 @@ impl<K> Row<K> {
     }
 }
 
-impl<K> Allocated for Shard<K> {
-    fn bytes(&self) -> usize {
-        self.entries.bytes() + self.nested
-    }
-}
-
 impl<K> Shard<K> {
     /// Calls `with` with an entry of this word.
     fn with<T>(
@@ -262,7 +247,7 @@ impl<K> Shard<K> {
         with: impl FnOnce(&mut Entry<K>) -> T,
     ) -> Option<T> {
         let entry = self.entries.find_mut(word, is_wanted)?;
-        Some(change_nested(entry, &mut self.nested, with))
+        Some(with(entry))
     }
 
     /// As [`Shard::with`], for the entry of a process that is alive.
@@ -314,18 +299,16 @@ fn index(word: u64) -> usize {
 }
 
 impl<K> Ledger<K> {
-    /// An empty ledger. Must be freed with [`Ledger::free`] and the same account.
-    pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
+    /// An empty ledger.
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let mut shards = Vec::new();
         reserve(&mut shards, SHARDS)?;
         shards.extend((0..SHARDS).map(|_| {
             CachePadded::new(Mutex::new(Shard {
                 entries: SortedList::default(),
                 next_id: 0,
-                nested: 0,
             }))
         }));
-        account.add(Self::shard_bytes(&shards));
         Ok(Self {
             shards,
             entries: AtomicUsize::new(0),
@@ -339,36 +322,19 @@ impl<K> Ledger<K> {
         self.entries.load(Ordering::Relaxed) == 0
     }
 
-    fn shard_bytes(shards: &Vec<CachePadded<Mutex<Shard<K>>>>) -> usize {
-        shards.capacity() * size_of::<CachePadded<Mutex<Shard<K>>>>()
+    fn lock<'a>(&'a self, word: u64) -> MutexGuard<'a, Shard<K>> {
+        self.lock_shard(index(word))
     }
 
-    /// Takes its memory off the account. It is not used again.
-    pub(crate) fn free(&self, account: &Account) {
-        account.subtract(Self::shard_bytes(&self.shards));
-        for shard in &self.shards {
-            account.subtract(shard.lock().bytes());
-        }
-    }
-
-    fn lock<'a>(&'a self, word: u64, account: &'a Account) -> Change<'a, Shard<K>> {
-        self.lock_shard(index(word), account)
-    }
-
-    fn lock_shard<'a>(&'a self, index: usize, account: &'a Account) -> Change<'a, Shard<K>> {
-        change(&self.shards[index], account)
+    fn lock_shard<'a>(&'a self, index: usize) -> MutexGuard<'a, Shard<K>> {
+        self.shards[index].lock()
     }
 
     /// Records a request that is about to wait. Its process is watched, because it has a slot.
-    pub(crate) fn add_wait(
-        &self,
-        holder: Holder,
-        wait: Wait<K>,
-        account: &Account,
-    ) -> Result<(), OutOfMemory> {
+    pub(crate) fn add_wait(&self, holder: Holder, wait: Wait<K>) -> Result<(), OutOfMemory> {
         // SAFETY: the caller has locked the queue of the node.
         let order = unsafe { wait.node.as_ref() }.order();
-        let mut shard = self.lock(holder.word(), account);
+        let mut shard = self.lock(holder.word());
         if !shard.has_live(holder.word()) {
             shard.add(holder, false)?;
             self.entries.fetch_add(1, Ordering::Relaxed);
@@ -388,12 +354,11 @@ impl<K> Ledger<K> {
         &self,
         holder: Holder,
         wait: &Wait<K>,
-        account: &Account,
         with: impl FnOnce(&mut Entry<K>, &Node<K>) -> T,
     ) -> T {
         // SAFETY: it has a queue (K6).
         let node = unsafe { wait.node.as_ref() };
-        let mut shard = self.lock(holder.word(), account);
+        let mut shard = self.lock(holder.word());
         let answer = shard.with(
             holder.word(),
             |entry| entry.has(wait),
@@ -403,22 +368,16 @@ impl<K> Ledger<K> {
     }
 
     /// Credits permits that a request has collected.
-    pub(crate) fn collect(&self, holder: Holder, wait: &Wait<K>, permits: u64, account: &Account) {
-        self.with_wait(holder, wait, account, |entry, node| {
+    pub(crate) fn collect(&self, holder: Holder, wait: &Wait<K>, permits: u64) {
+        self.with_wait(holder, wait, |entry, node| {
             entry.row(node).collected += permits;
             entry.permits += permits;
         });
     }
 
     /// Takes back permits that a request has collected.
-    pub(crate) fn take_collected(
-        &self,
-        holder: Holder,
-        wait: &Wait<K>,
-        permits: u64,
-        account: &Account,
-    ) {
-        self.with_wait(holder, wait, account, |entry, node| {
+    pub(crate) fn take_collected(&self, holder: Holder, wait: &Wait<K>, permits: u64) {
+        self.with_wait(holder, wait, |entry, node| {
             entry.row(node).collected -= permits;
             entry.permits -= permits;
         });
@@ -432,7 +391,6 @@ impl<K> Ledger<K> {
         wait: &Wait<K>,
         (collected, granted): (u64, u64),
         tell: impl FnOnce(),
-        account: &Account,
     ) {
         let mut tell = Some(tell);
         let mut tell = || {
@@ -443,7 +401,7 @@ impl<K> Ledger<K> {
         if seeded("lg1_told_before_credited") {
             tell();
         }
-        self.with_wait(holder, wait, account, |entry, node| {
+        self.with_wait(holder, wait, |entry, node| {
             let row = entry.row(node);
             row.waits -= 1;
             row.collected -= collected;
@@ -480,9 +438,8 @@ impl<K> Ledger<K> {
         holder: Holder,
         query: &Q,
         order: u64,
-        account: &Account,
     ) -> Option<NonNull<Node<K>>> {
-        let mut shard = self.lock(holder.word(), account);
+        let mut shard = self.lock(holder.word());
         inject::panic();
         shard.with_live(holder.word(), |entry| {
             let node = entry.find(query, order)?.0;
@@ -498,15 +455,14 @@ impl<K> Ledger<K> {
         holder: Holder,
         query: &Q,
         order: u64,
-        account: &Account,
     ) -> Option<(NonNull<Node<K>>, u64)> {
-        let mut shard = self.lock(holder.word(), account);
+        let mut shard = self.lock(holder.word());
         shard.with_live(holder.word(), |entry| entry.find(query, order))?
     }
 
     /// Removes permits of a node that the process is known to have here.
-    pub(crate) fn take(&self, holder: Holder, node: &Node<K>, permits: u64, account: &Account) {
-        let mut shard = self.lock(holder.word(), account);
+    pub(crate) fn take(&self, holder: Holder, node: &Node<K>, permits: u64) {
+        let mut shard = self.lock(holder.word());
         let taken = shard.with_live(holder.word(), |entry| entry.take(node, permits));
         debug_assert_eq!(taken.unwrap_or(0), permits);
     }
@@ -523,16 +479,15 @@ impl<K> Ledger<K> {
         gift: Gift<'_, K>,
         from_slot: impl FnOnce() -> u64,
         watch: impl FnOnce() -> Result<bool, E>,
-        account: &Account,
     ) -> Result<bool, E> {
         let Gift { node, permits, .. } = gift;
         let (own, theirs) = (index(giver.word()), index(target.word()));
         let is_first = own < theirs || seeded("lg3_locks_as_called");
         let too_soon = seeded("lg2_looked_up_before_the_lock")
-            .then(|| self.lock_shard(theirs, account).has_live(target.word()));
-        let mut first = (own != theirs && is_first).then(|| self.lock_shard(own, account));
-        let mut shard = self.lock_shard(theirs, account);
-        let mut second = (own != theirs && !is_first).then(|| self.lock_shard(own, account));
+            .then(|| self.lock_shard(theirs).has_live(target.word()));
+        let mut first = (own != theirs && is_first).then(|| self.lock_shard(own));
+        let mut shard = self.lock_shard(theirs);
+        let mut second = (own != theirs && !is_first).then(|| self.lock_shard(own));
         if !too_soon.unwrap_or_else(|| shard.has_live(target.word())) {
             let too_soon = seeded("lg2_visible_before_watched");
             self.entries.fetch_add(1, Ordering::Relaxed);
@@ -566,8 +521,8 @@ impl<K> Ledger<K> {
             credit(&mut shard);
             // Otherwise no other thread could see it.
             drop((shard, first.take(), second.take()));
-            first = (own != theirs).then(|| self.lock_shard(own, account));
-            shard = self.lock_shard(theirs, account);
+            first = (own != theirs).then(|| self.lock_shard(own));
+            shard = self.lock_shard(theirs);
         }
         let rest = permits - from_slot();
         let take = |entry: &mut Entry<K>| entry.take(node, rest);
@@ -584,13 +539,8 @@ impl<K> Ledger<K> {
     }
 
     /// Marks the entry of a dead process as dead, unless its word is reused. Returns the id of the entry.
-    pub(crate) fn bury(
-        &self,
-        holder: Holder,
-        is_reused: impl FnOnce() -> bool,
-        account: &Account,
-    ) -> Option<u64> {
-        let mut shard = self.lock(holder.word(), account);
+    pub(crate) fn bury(&self, holder: Holder, is_reused: impl FnOnce() -> bool) -> Option<u64> {
+        let mut shard = self.lock(holder.word());
         if !shard.has_live(holder.word()) || is_reused() {
             return None;
         }
@@ -601,8 +551,8 @@ impl<K> Ledger<K> {
     }
 
     /// A request of a dead process that waits.
-    pub(crate) fn next_wait(&self, holder: Holder, id: u64, account: &Account) -> Option<Wait<K>> {
-        let mut shard = self.lock(holder.word(), account);
+    pub(crate) fn next_wait(&self, holder: Holder, id: u64) -> Option<Wait<K>> {
+        let mut shard = self.lock(holder.word());
         shard.with_id(holder.word(), id, |entry| {
             entry.waits.from(0).next().copied()
         })?
@@ -610,21 +560,15 @@ impl<K> Ledger<K> {
 
     /// Removes the permits of a key from the record of a dead process. The count still includes them. Without any, the
     /// entry is removed.
-    pub(crate) fn next_permits(
-        &self,
-        holder: Holder,
-        id: u64,
-        account: &Account,
-    ) -> Option<(NonNull<Node<K>>, u64)> {
-        let mut shard = self.lock(holder.word(), account);
+    pub(crate) fn next_permits(&self, holder: Holder, id: u64) -> Option<(NonNull<Node<K>>, u64)> {
+        let mut shard = self.lock(holder.word());
         let row = shard.with_id(holder.word(), id, |entry| {
             let row = entry.rows.pop()?;
             entry.permits -= row.permits;
             Some((row.node, row.permits))
         })?;
         if row.is_none() {
-            let removed = shard.entries.remove(holder.word(), |entry| entry.id == id);
-            shard.nested -= removed.map_or(0, |entry| entry.bytes());
+            shard.entries.remove(holder.word(), |entry| entry.id == id);
             shard.entries.shrink_to_fit();
             self.entries.fetch_sub(1, Ordering::Relaxed);
         }
@@ -740,15 +684,14 @@ mod tests {
 
     #[test]
     fn processes_of_one_shard_are_copied_in_pieces() {
-        let account = Account::default();
-        let ledger = Ledger::<u64>::new(&account).unwrap();
+        let ledger = Ledger::<u64>::new().unwrap();
         // Words with the same index.
         let words = || (1..=2500).map(|number: u64| number << 10);
         for word in words() {
             let word = NonZeroU64::new(word).unwrap();
             // SAFETY: one thread, and no process is dead.
             let holder = unsafe { Holder::new(word, 0) };
-            let mut shard = ledger.lock(word.get(), &account);
+            let mut shard = ledger.lock(word.get());
             shard.add(holder, true).unwrap();
         }
         let mut holders = Vec::new();
@@ -767,6 +710,5 @@ mod tests {
             (full.count(), lengths.iter().max()),
             (2, Some(&ENTRIES_PER_PIECE))
         );
-        ledger.free(&account);
     }
 }

@@ -17,7 +17,7 @@
 //!       |     \    holders.rs   |
 //!       |      \   process ->   |
 //!       |       \    slot       |                     budget.rs      work of one step
-//!       |        \    |         |                     memory.rs      fallible allocation, accounted
+//!       |        \    |         |                     memory.rs      fallible allocation
 //!     buckets.rs  \  slot.rs    |                     sync.rs        atomics, or loom's
 //!     one word is  \ record of  |                     inject.rs      injected panics and failures, for tests
 //!     the bucket    \ a process |                     holder.rs      a process
@@ -90,7 +90,6 @@ pub(crate) mod sync;
 mod barrier;
 mod buckets;
 mod budget;
-mod change;
 mod counters;
 mod epochs;
 mod holder;
@@ -110,6 +109,10 @@ mod sweep;
 mod table;
 mod transfers;
 mod waits;
+
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/common/allocated.rs"]
+mod allocated;
 
 #[cfg(loom)]
 pub use barrier::use_fences;

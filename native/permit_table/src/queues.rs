@@ -38,13 +38,12 @@
 //!   without being handed over.
 
 use crate::buckets::{Capacity, Demand};
-use crate::change::{change, change_nested, Allocated, Change};
 use crate::holder::Holder;
 use crate::keys::Node;
 use crate::ledger::{Ledger, Wait};
-use crate::memory::{reserve, Account, OutOfMemory};
+use crate::memory::{reserve, OutOfMemory};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{seeded, sized, Mutex};
+use crate::sync::{seeded, sized, Mutex, MutexGuard};
 use crate::{epochs::Pin, inject};
 use std::mem;
 use std::ptr::{self, NonNull};
@@ -149,16 +148,13 @@ pub(crate) struct Shard<K, N> {
     closed: bool,
     next_number: u64,
     queues: SortedList<Queue<K, N>>,
-    /// Bytes allocated by all queues.
-    nested: usize,
 }
 
 /// A locked shard.
 pub(crate) struct Locked<'a, K, N: Notice> {
-    shard: Change<'a, Shard<K, N>>,
+    shard: MutexGuard<'a, Shard<K, N>>,
     queues: &'a Queues<K, N>,
     ledger: &'a Ledger<K>,
-    account: &'a Account,
 }
 
 /// The queues of all keys of a table.
@@ -174,7 +170,6 @@ pub(crate) struct Queues<K, N> {
 pub(crate) struct Parts<'a, K, N> {
     pub(crate) queues: &'a Queues<K, N>,
     pub(crate) ledger: &'a Ledger<K>,
-    pub(crate) account: &'a Account,
 }
 
 impl<K, N> Clone for Parts<'_, K, N> {
@@ -341,13 +336,6 @@ impl<K, N> Queue<K, N> {
     }
 }
 
-impl<K, N> Allocated for Queue<K, N> {
-    fn bytes(&self) -> usize {
-        let lanes = self.lanes.iter().map(|lane| lane.waiters.bytes());
-        lanes.sum::<usize>() + self.lanes.capacity() * size_of::<Lane<N>>()
-    }
-}
-
 impl<N> Lane<N> {
     /// A lane with one waiter, which is made after its memory is reserved.
     fn of(
@@ -371,12 +359,6 @@ impl<N> Lane<N> {
     }
 }
 
-impl<K, N> Allocated for Shard<K, N> {
-    fn bytes(&self) -> usize {
-        self.queues.bytes() + self.nested
-    }
-}
-
 impl<K, N> Shard<K, N> {
     fn queue(&self, node: &Node<K>) -> Option<&Queue<K, N>> {
         self.queues.find(node.order(), |queue| queue.is_of(node))
@@ -387,7 +369,7 @@ impl<K, N> Shard<K, N> {
         let queue = self
             .queues
             .find_mut(node.order(), |queue| queue.is_of(node))?;
-        Some(change_nested(queue, &mut self.nested, with))
+        Some(with(queue))
     }
 }
 
@@ -453,11 +435,8 @@ impl<K, N: Notice> Locked<'_, K, N> {
         if self.shard.queue(node).is_none_or(|queue| queue.len > 0) {
             return;
         }
-        let ended = self
-            .shard
-            .queues
-            .remove(node.order(), |queue| queue.is_of(node));
-        self.shard.nested -= ended.map_or(0, |queue| queue.bytes());
+        let queues = &mut self.shard.queues;
+        queues.remove(node.order(), |queue| queue.is_of(node));
         node.buckets.clear_waiters();
     }
 
@@ -467,7 +446,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
         node: &Node<K>,
         request: Request<N>,
     ) -> Result<bool, OutOfMemory> {
-        let (queues, ledger, account) = (self.queues, self.ledger, self.account);
+        let (queues, ledger) = (self.queues, self.ledger);
         let Some(place) = queues.place() else {
             return Ok(false);
         };
@@ -486,7 +465,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
         };
         let pushed = self.shard.with(node, |queue| {
             queue.insert(demand, number, || {
-                ledger.add_wait(holder, wait, account)?;
+                ledger.add_wait(holder, wait)?;
                 Ok(Waiter {
                     number,
                     holder,
@@ -540,14 +519,14 @@ impl<K, N: Notice> Locked<'_, K, N> {
 
     /// Gives permits to the first waiter of a lane. If it then has all its permits, its process gets the message.
     fn grant(&mut self, node: &Node<K>, lane: usize, permits: u64, out: u64, here: N::Here<'_>) {
-        let (ledger, account) = (self.ledger, self.account);
+        let ledger = self.ledger;
         let granted = self.shard.with(node, |queue| {
             let demand = queue.lanes[lane].demand;
             let first = queue.lanes[lane].first();
             let (number, holder, collected) = (first.number, first.holder, first.collected);
             let wait = queue.wait(first);
             if collected + permits < demand.permits {
-                ledger.collect(holder, &wait, permits, account);
+                ledger.collect(holder, &wait, permits);
                 let waiters = &mut queue.lanes[lane].waiters;
                 let first = waiters.find_mut(number, |_| true);
                 first.expect("found above").collected += permits;
@@ -555,7 +534,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
             }
             let waiter = queue.remove(lane, number).expect("found above");
             let tell = || waiter.notice.tell(here, Told::Granted(out));
-            ledger.end_wait(holder, &wait, (collected, demand.permits), tell, account);
+            ledger.end_wait(holder, &wait, (collected, demand.permits), tell);
             Some(())
         });
         if granted.expect("it has a queue").is_some() {
@@ -566,7 +545,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
 
     /// Takes the permits that a waiter has collected in hand.
     fn take_collected(&mut self, node: &Node<K>, hand: &mut InHand<'_, K>) {
-        let (ledger, account) = (self.ledger, self.account);
+        let ledger = self.ledger;
         let is_kept = seeded("p6_resized_keeps_collected");
         self.shard.with(node, |queue| {
             let collector = queue.collector().filter(|_| !is_kept);
@@ -577,7 +556,7 @@ impl<K, N: Notice> Locked<'_, K, N> {
             let waiters = &mut queue.lanes[lane].waiters;
             let first = waiters.find_mut(number, |_| true);
             let first = first.expect("found above");
-            ledger.take_collected(first.holder, &wait, first.collected, account);
+            ledger.take_collected(first.holder, &wait, first.collected);
             hand.permits += mem::take(&mut first.collected);
         });
     }
@@ -590,13 +569,13 @@ impl<K, N: Notice> Locked<'_, K, N> {
     /// Removes a waiter, and calls `end` with its notice. Returns the permits that it had collected, which are in hand
     /// now.
     fn take(&mut self, node: &Node<K>, number: u64, end: impl FnOnce(N)) -> Option<u64> {
-        let (ledger, account) = (self.ledger, self.account);
+        let ledger = self.ledger;
         let collected = self.shard.with(node, |queue| {
             let mut lanes = 0..queue.lanes.len();
             let waiter = lanes.find_map(|lane| queue.remove(lane, number))?;
             let wait = queue.wait(&waiter);
             let (collected, end) = (waiter.collected, || end(waiter.notice));
-            ledger.end_wait(waiter.holder, &wait, (collected, 0), end, account);
+            ledger.end_wait(waiter.holder, &wait, (collected, 0), end);
             Some(collected)
         })??;
         self.queues.waiting.fetch_sub(1, Relaxed);
@@ -626,8 +605,8 @@ fn index(order: u64) -> usize {
 }
 
 impl<K, N: Notice> Queues<K, N> {
-    /// No queues. Must be freed with [`Queues::free`] and the same account.
-    pub(crate) fn new(account: &Account) -> Result<Self, OutOfMemory> {
+    /// No queues.
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let mut shards = Vec::new();
         reserve(&mut shards, SHARDS)?;
         shards.extend((0..SHARDS).map(|_| {
@@ -635,28 +614,14 @@ impl<K, N: Notice> Queues<K, N> {
                 closed: false,
                 next_number: 1,
                 queues: SortedList::default(),
-                nested: 0,
             })
         }));
-        account.add(Self::shard_bytes(&shards));
         Ok(Self {
             shards,
             waiting: AtomicUsize::new(0),
             max_waiting: AtomicUsize::new(usize::MAX),
             handed_over: AtomicU64::new(0),
         })
-    }
-
-    fn shard_bytes(shards: &Vec<Mutex<Shard<K, N>>>) -> usize {
-        shards.capacity() * size_of::<Mutex<Shard<K, N>>>()
-    }
-
-    /// Takes its memory off the account. It is not used again.
-    pub(crate) fn free(&self, account: &Account) {
-        account.subtract(Self::shard_bytes(&self.shards));
-        for shard in &self.shards {
-            account.subtract(shard.lock().bytes());
-        }
     }
 
     /// Requests that wait, of all keys together.
@@ -729,10 +694,9 @@ impl<'a, K, N: Notice> Parts<'a, K, N> {
 
     fn lock_shard(self, index: usize) -> Locked<'a, K, N> {
         Locked {
-            shard: change(&self.queues.shards[index], self.account),
+            shard: self.queues.shards[index].lock(),
             queues: self.queues,
             ledger: self.ledger,
-            account: self.account,
         }
     }
 
@@ -894,14 +858,12 @@ mod tests {
     /// The limit holds for threads that have looked at it before the other one took a place.
     #[test]
     fn places_are_limited() {
-        let account = Account::default();
-        let queues = Queues::<u64, NoNotice>::new(&account).unwrap();
+        let queues = Queues::<u64, NoNotice>::new().unwrap();
         queues.set_max_waiting(1);
         let place = queues.place();
         assert!(place.is_some() && queues.place().is_none());
         drop(place);
         assert_eq!(queues.len(), 0);
         assert!(queues.place().is_some());
-        queues.free(&account);
     }
 }

@@ -58,10 +58,9 @@
 //!
 //! [`Slot::permits`] only adds up and follows no pointer, so it needs none of this.
 
-use crate::change::{change, Allocated};
 use crate::holder::RESERVED;
 use crate::ledger::{Ledger, Permits};
-use crate::memory::{reserve, Account, OutOfMemory};
+use crate::memory::{allocate, free, reserve, OutOfMemory};
 use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{
     fence, ordering, seeded, yield_now, AtomicPtr, AtomicU32, AtomicU64, Mutex, OneWriter, Ordering,
@@ -214,8 +213,8 @@ impl<K> FurtherKeys<K> {
     }
 
     /// Removes up to `permits` permits of a node. Returns how many.
-    fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
-        let mut keys = change(&self.keys, account);
+    fn take(&self, node: &Node<K>, permits: u64) -> u64 {
+        let mut keys = self.keys.lock();
         let Some(held) = keys.find_mut(node.order(), |held| held.is_of(node)) else {
             return 0;
         };
@@ -334,11 +333,11 @@ impl<K> Slot<K> {
     }
 
     /// Makes the slot free. Its process holds nothing and makes no further call.
-    pub(crate) fn vacate(&self, account: &Account) {
+    pub(crate) fn vacate(&self) {
         self.writer.check();
         if let Some(further) = self.further() {
             // The lock stays with the slot, because a reader may be using it.
-            change(&further.keys, account).shrink_to_fit();
+            further.keys.lock().shrink_to_fit();
         }
         // Release: the next process that gets the slot finds it empty.
         let ordering = ordering("h1_vacated_relaxed", Ordering::Release);
@@ -353,11 +352,7 @@ impl<K> Slot<K> {
     /// Reserves an entry for one more permit of `node`, or of a key that has no node yet. Recording the permit then
     /// cannot fail.
     #[inline(always)]
-    pub(crate) fn reserve(
-        &self,
-        node: Option<&Node<K>>,
-        account: &Account,
-    ) -> Result<&Entry<K>, OutOfMemory> {
+    pub(crate) fn reserve(&self, node: Option<&Node<K>>) -> Result<&Entry<K>, OutOfMemory> {
         self.writer.check();
         let wanted = node.map_or(ptr::null(), ptr::from_ref);
         let mut free = None;
@@ -370,7 +365,7 @@ impl<K> Slot<K> {
         }
         match free {
             Some(entry) => Ok(entry),
-            None => self.free_entry(account),
+            None => self.free_entry(),
         }
     }
 
@@ -436,7 +431,7 @@ impl<K> Slot<K> {
 
     /// Removes the permits of all keys from the record, one key after the other, and calls `lower` with each, to lower
     /// the count. A panic can occur between two keys or in `lower`, but not between the removal of a key and the call.
-    pub(crate) fn release_all(&self, account: &Account, mut lower: impl FnMut(&Node<K>, u64)) {
+    pub(crate) fn release_all(&self, mut lower: impl FnMut(&Node<K>, u64)) {
         self.writer.check();
         // SAFETY: permits > 0 (H2), and only this thread changes that (H1).
         let mut lower = |node: NonNull<Node<K>>, permits| lower(unsafe { node.as_ref() }, permits);
@@ -454,7 +449,7 @@ impl<K> Slot<K> {
             }
         }
         let pop = |further: &FurtherKeys<K>| {
-            let held = change(&further.keys, account).pop()?;
+            let held = further.keys.lock().pop()?;
             if !seeded("h5_released_and_left_in_sum") {
                 further.subtract(held.permits);
             }
@@ -492,7 +487,7 @@ impl<K> Slot<K> {
 
     /// Removes up to `permits` permits of a node from the record. Returns how many it has removed. The count still
     /// includes them.
-    pub(crate) fn take(&self, node: &Node<K>, permits: u64, account: &Account) -> u64 {
+    pub(crate) fn take(&self, node: &Node<K>, permits: u64) -> u64 {
         self.writer.check();
         let mut left = permits;
         for entry in &self.entries {
@@ -504,7 +499,7 @@ impl<K> Slot<K> {
             }
         }
         let further = self.further().filter(|_| left > 0);
-        permits - further.map_or(left, |further| left - further.take(node, left, account))
+        permits - further.map_or(left, |further| left - further.take(node, left))
     }
 
     /// The permits of its process, of all keys together: the number at some instant, unless a call of the process is
@@ -615,11 +610,11 @@ impl<K> Slot<K> {
     /// Frees the last entry by moving its permits to the list. So a process that holds many keys for long, and acquires
     /// and releases others, does the latter in its entries.
     #[cold]
-    fn free_entry(&self, account: &Account) -> Result<&Entry<K>, OutOfMemory> {
+    fn free_entry(&self) -> Result<&Entry<K>, OutOfMemory> {
         let further = match self.further() {
             Some(further) => further,
             None => {
-                let fresh = account.allocate(FurtherKeys::new())?;
+                let fresh = allocate(FurtherKeys::new())?;
                 self.further.store(fresh.as_ptr(), Ordering::Release);
                 // SAFETY: as in `further`.
                 unsafe { fresh.as_ref() }
@@ -631,7 +626,7 @@ impl<K> Slot<K> {
             entry.permits.store(0, Ordering::Release);
             drop(further.keys.lock());
         }
-        let mut keys = change(&further.keys, account);
+        let mut keys = further.keys.lock();
         if let Some(node) = NonNull::new(entry.node.load(Ordering::Relaxed)) {
             // SAFETY: permits > 0 (H2), because no entry is free.
             let order = unsafe { node.as_ref() }.order();
@@ -656,7 +651,6 @@ impl<K> Slot<K> {
         &self,
         query: &Q,
         order: impl FnOnce() -> u64,
-        account: &Account,
         lower: impl Fn(&Node<K>),
     ) -> Result<(), NotHeld> {
         self.writer.check();
@@ -668,7 +662,7 @@ impl<K> Slot<K> {
         let held = further.keys.lock().find(order, is_of).map(|held| held.node);
         // SAFETY: as above.
         let node = unsafe { held.ok_or(NotHeld)?.as_ref() };
-        further.take(node, 1, account);
+        further.take(node, 1);
         self.count_releases(1);
         // The list is not locked any more (LG3).
         lower(node);
@@ -686,16 +680,13 @@ impl<K> Slot<K> {
     pub(crate) fn released_by_holder(&self) -> u64 {
         self.released_by_holder.load(Ordering::Relaxed)
     }
+}
 
-    /// Frees the list. Called when no other thread can see the slot.
-    pub(crate) fn free_further(&self, account: &Account) {
-        let further = self.further.swap(ptr::null_mut(), Ordering::AcqRel);
-        if let Some(further) = NonNull::new(further) {
-            // SAFETY: `free_entry` allocated it with this account, and this thread has just removed it.
-            unsafe {
-                account.replace(further.as_ref().keys.lock().bytes(), 0);
-                account.free(further);
-            }
+impl<K> Drop for Slot<K> {
+    fn drop(&mut self) {
+        if let Some(further) = NonNull::new(self.further.load(Ordering::Relaxed)) {
+            // SAFETY: `free_entry` allocated it, and no thread uses the slot any more.
+            unsafe { free(further) };
         }
     }
 }

@@ -18,7 +18,6 @@
 //!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbors with few
 //!   entries are merged.
 
-use crate::change::Allocated;
 use crate::memory::{reserve, reserve_exact, OutOfMemory};
 use crate::sync::sized;
 
@@ -37,7 +36,6 @@ pub trait Ordered {
 /// A sorted list without long pauses.
 pub struct SortedList<T> {
     leaves: Vec<Leaf<T>>,
-    bytes: usize,
 }
 
 struct Leaf<T> {
@@ -62,10 +60,7 @@ impl<T> Vacancy<'_, T> {
 
 impl<T> Default for SortedList<T> {
     fn default() -> Self {
-        Self {
-            leaves: Vec::new(),
-            bytes: 0,
-        }
+        Self { leaves: Vec::new() }
     }
 }
 
@@ -100,7 +95,7 @@ impl<T: Ordered> SortedList<T> {
     pub fn reserve(&mut self, order: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
         if self.leaves.is_empty() {
             // Most lists stay short.
-            grow_by(reserve_exact, &mut self.leaves, 1, &mut self.bytes)?;
+            reserve_exact(&mut self.leaves, 1)?;
             self.leaves.push(Leaf {
                 from: 0,
                 entries: Vec::new(),
@@ -112,7 +107,7 @@ impl<T: Ordered> SortedList<T> {
             leaf = self.leaf(order);
         }
         let entries = &mut self.leaves[leaf].entries;
-        grow(entries, 1, &mut self.bytes)?;
+        reserve(entries, 1)?;
         let index = first(entries, order);
         Ok(Vacancy { entries, index })
     }
@@ -123,7 +118,7 @@ impl<T: Ordered> SortedList<T> {
         let removed = self.leaves[leaf].entries.remove(index);
         self.merge_if_few(leaf);
         self.merge_if_few(leaf.saturating_sub(1));
-        if self.bytes > KEPT_BYTES {
+        if self.is_empty() && self.bytes() > KEPT_BYTES {
             self.shrink_to_fit();
         }
         Some(removed)
@@ -145,6 +140,11 @@ impl<T: Ordered> SortedList<T> {
         if self.is_empty() {
             *self = Self::default();
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let places = self.leaves.iter().map(|leaf| leaf.entries.capacity());
+        places.sum::<usize>() * size_of::<T>() + self.leaves.capacity() * size_of::<Leaf<T>>()
     }
 
     /// The first leaf that can have an entry of this order.
@@ -177,10 +177,8 @@ impl<T: Ordered> SortedList<T> {
     /// Moves the second half of a leaf to a new one. All memory is reserved before an entry moves.
     fn split(&mut self, leaf: usize) -> Result<(), OutOfMemory> {
         let mut entries = Vec::new();
-        let mut allocated = 0;
-        grow(&mut entries, LEAF, &mut allocated)?;
-        grow(&mut self.leaves, 1, &mut self.bytes)?;
-        self.bytes += allocated;
+        reserve(&mut entries, LEAF)?;
+        reserve(&mut self.leaves, 1)?;
         let full = &mut self.leaves[leaf].entries;
         entries.extend(full.drain(full.len() / 2..));
         let from = entries[0].order();
@@ -194,31 +192,21 @@ impl<T: Ordered> SortedList<T> {
             return;
         };
         let (entries, further) = (&mut first.entries, &mut second.entries);
-        if entries.len() + further.len() <= LEAF / 2
-            && grow(entries, further.len(), &mut self.bytes).is_ok()
-        {
+        if entries.len() + further.len() <= LEAF / 2 && reserve(entries, further.len()).is_ok() {
             entries.append(further);
             self.remove_leaf(leaf + 1);
         }
     }
 
     fn remove_leaf(&mut self, leaf: usize) {
-        let removed = self.leaves.remove(leaf);
-        self.bytes -= bytes(&removed.entries);
+        self.leaves.remove(leaf);
         let mut fewer = Vec::new();
         let len = self.leaves.len();
         // Without memory for a shorter list of leaves, the long one stays.
-        if len < self.leaves.capacity() / 4 && grow(&mut fewer, 2 * len, &mut self.bytes).is_ok() {
+        if len < self.leaves.capacity() / 4 && reserve(&mut fewer, 2 * len).is_ok() {
             fewer.append(&mut self.leaves);
-            self.bytes -= bytes(&self.leaves);
             self.leaves = fewer;
         }
-    }
-}
-
-impl<T> Allocated for SortedList<T> {
-    fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 
@@ -227,30 +215,10 @@ fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
     entries.partition_point(|entry| entry.order() < order)
 }
 
-/// Reserves memory for further elements, and adds what it allocates to `allocated`.
-fn grow<T>(list: &mut Vec<T>, further: usize, allocated: &mut usize) -> Result<(), OutOfMemory> {
-    grow_by(reserve, list, further, allocated)
-}
-
-fn grow_by<T>(
-    reserve: fn(&mut Vec<T>, usize) -> Result<(), OutOfMemory>,
-    list: &mut Vec<T>,
-    further: usize,
-    allocated: &mut usize,
-) -> Result<(), OutOfMemory> {
-    let before = bytes(list);
-    reserve(list, further)?;
-    *allocated = *allocated + bytes(list) - before;
-    Ok(())
-}
-
-fn bytes<T>(list: &Vec<T>) -> usize {
-    list.capacity() * size_of::<T>()
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::allocated::{allocated, memory_of};
     use crate::inject::{arm, disarm, Failure};
     use proptest::prelude::*;
     use std::cmp::Reverse;
@@ -313,8 +281,6 @@ mod tests {
         let leaves = &list.leaves;
         assert!(leaves.first().is_none_or(|leaf| leaf.from == 0));
         assert!(leaves.iter().all(|leaf| leaf.entries.len() <= LEAF));
-        let places: usize = leaves.iter().map(|leaf| leaf.entries.capacity()).sum();
-        assert_eq!(list.bytes(), 16 * places + 32 * leaves.capacity());
     }
 
     proptest! {
@@ -359,11 +325,11 @@ mod tests {
             }
             prop_assert_eq!(list.pop(), None);
             list.shrink_to_fit();
-            prop_assert_eq!(list.bytes(), 0);
+            prop_assert_eq!(memory_of(list), 0);
         }
     }
 
-    /// P9: if any allocation of a split fails, the entries and the account stay correct.
+    /// P9: if any allocation of a split fails, the entries stay correct.
     #[test]
     fn p9_failed_split_changes_nothing() {
         let mut list = SortedList::default();
@@ -393,20 +359,22 @@ mod tests {
         let scattered = others.iter().chain(&tenth).map(|&index| sorted[index]);
         let scattered = scattered.collect();
         for removed in [sorted, reversed, scattered] {
+            let before = allocated();
+            let bytes = || (allocated() - before) as usize;
             let mut list = SortedList::default();
             orders().for_each(|order| insert(&mut list, Entry(order, 0)));
-            assert!(list.bytes() < entries * 40, "{}", list.bytes());
-            for (index, order) in removed.into_iter().enumerate() {
-                list.remove(order, |_| true);
+            assert!(bytes() < entries * 40, "{}", bytes());
+            for (index, order) in removed.iter().enumerate() {
+                list.remove(*order, |_| true);
                 let rest = entries - index - 1;
                 if index > entries / 10 * 9 {
-                    assert!(list.bytes() < rest * 120 + 4000, "{rest}: {}", list.bytes());
+                    assert!(bytes() < rest * 120 + 4000, "{rest}: {}", bytes());
                 }
             }
-            assert!(list.bytes() <= KEPT_BYTES);
+            assert!(bytes() <= KEPT_BYTES);
             insert(&mut list, Entry(0, 0));
             list.remove(0, |_| true).unwrap();
-            assert!(list.bytes() > 0, "memory is kept for the next entry");
+            assert!(bytes() > 0, "memory is kept for the next entry");
         }
     }
 }

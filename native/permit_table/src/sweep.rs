@@ -22,10 +22,10 @@
 
 use crate::epochs::{self, Pin};
 use crate::keys::{
-    free_node, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
+    cost_of_freeing, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
-use crate::memory::{reserve, Account};
+use crate::memory::{free, reserve};
 use crate::{buckets::Idleness, budget::Budget, inject};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -68,6 +68,30 @@ enum Retired<K> {
     Heads(NonNull<[Head]>),
 }
 
+impl<K> Drop for Retired<K> {
+    /// It is dropped when no thread can see it any more.
+    fn drop(&mut self) {
+        // SAFETY: unlinked, and no thread that was inside then is still inside (K5).
+        unsafe {
+            match *self {
+                Retired::Node(node) => free(node),
+                Retired::Heads(heads) => free(heads),
+            }
+        }
+    }
+}
+
+impl<K: Key> Retired<K> {
+    /// The units of a budget that freeing it costs.
+    fn cost(&self) -> usize {
+        match self {
+            // SAFETY: alive until it is dropped.
+            Retired::Node(node) => cost_of_freeing(unsafe { &node.as_ref().key }),
+            Retired::Heads(_) => UNITS_PER_CHUNK,
+        }
+    }
+}
+
 pub(crate) struct Sweep<K> {
     phase: Phase,
     /// Oldest stamp first.
@@ -90,18 +114,13 @@ impl<K: Key> Sweep<K> {
 
     /// One step: frees what earlier steps have unlinked, and visits keys or heads for the rest of the budget. `Done`
     /// ends a pass; the next step starts a new one.
-    pub(crate) fn step(
-        &mut self,
-        keys: &Keys<K>,
-        account: &Account,
-        budget: &mut Budget,
-    ) -> Progress {
+    pub(crate) fn step(&mut self, keys: &Keys<K>, budget: &mut Budget) -> Progress {
         inject::panic();
-        let is_quiet = self.free_quiet(account, budget);
+        let is_quiet = self.free_quiet(budget);
         let pin = epochs::pin();
         let walked = match self.phase {
             _ if budget.is_spent() => Ok(()),
-            Phase::Walk(after) => self.walk(&pin, keys, account, after, budget),
+            Phase::Walk(after) => self.walk(&pin, keys, after, budget),
             Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index, budget),
             Phase::Drain => Ok(()),
         };
@@ -124,7 +143,6 @@ impl<K: Key> Sweep<K> {
         &mut self,
         pin: &Pin,
         keys: &Keys<K>,
-        account: &Account,
         after: u64,
         budget: &mut Budget,
     ) -> Result<(), Retry> {
@@ -144,7 +162,7 @@ impl<K: Key> Sweep<K> {
                 last = reached;
             }
             budget.spend(1);
-            outcome = self.reclaim(pin, keys, account, node);
+            outcome = self.reclaim(pin, keys, node);
             outcome.is_ok()
         });
         self.phase = if outcome.is_err() || !finished {
@@ -162,13 +180,7 @@ impl<K: Key> Sweep<K> {
     }
 
     /// Kills and unlinks the key, if it is idle.
-    fn reclaim(
-        &mut self,
-        pin: &Pin,
-        keys: &Keys<K>,
-        account: &Account,
-        node: NonNull<Node<K>>,
-    ) -> Result<(), Retry> {
+    fn reclaim(&mut self, pin: &Pin, keys: &Keys<K>, node: NonNull<Node<K>>) -> Result<(), Retry> {
         // Reserve first: a node that is unlinked but not listed would never be freed.
         self.reserve()?;
         // SAFETY: found in the list, under the pin.
@@ -182,7 +194,7 @@ impl<K: Key> Sweep<K> {
             }
             // Since the table grew, no insertion may have linked the head of this range. Without it, lookups of this
             // key start at an ancestor.
-            Idleness::Kept => keys.link_head(pin, alive.order(), account),
+            Idleness::Kept => keys.link_head(pin, alive.order()),
         }
         Ok(())
     }
@@ -321,7 +333,7 @@ impl<K: Key> Sweep<K> {
 
     /// Frees what no thread can see any more. Returns whether nothing else waits, as far as the budget allowed to
     /// check.
-    fn free_quiet(&mut self, account: &Account, budget: &mut Budget) -> bool {
+    fn free_quiet(&mut self, budget: &mut Budget) -> bool {
         if self.waiting.is_empty() {
             return true;
         }
@@ -332,40 +344,12 @@ impl<K: Key> Sweep<K> {
                 Some((stamp, _)) if *stamp < quiet => {}
                 Some(_) => return false,
             }
-            // SAFETY: unlinked before its stamp was given, and no thread that was inside then is still inside (K5).
-            budget.spend(unsafe { self.free_first(account) });
+            // Nothing that was unlinked before that stamp is still in use (K5).
+            let freed = self.waiting.pop_front();
+            budget.spend(freed.map_or(0, |(_, retired)| retired.cost()));
             if budget.is_spent() {
                 return true;
             }
-        }
-    }
-
-    /// Frees everything that waits.
-    ///
-    /// # Safety
-    /// No thread is inside the table any more.
-    pub(crate) unsafe fn free(&mut self, account: &Account) {
-        self.stamp_unlinked();
-        while !self.waiting.is_empty() {
-            // SAFETY: guaranteed by the caller.
-            unsafe { self.free_first(account) };
-        }
-    }
-
-    /// Frees the entry with the oldest stamp. Returns the units of a budget that this costs.
-    ///
-    /// # Safety
-    /// No thread can see it any more.
-    unsafe fn free_first(&mut self, account: &Account) -> usize {
-        match self.waiting.pop_front() {
-            // SAFETY: guaranteed by the caller.
-            Some((_, Retired::Node(node))) => unsafe { free_node(node, account) },
-            Some((_, Retired::Heads(heads))) => {
-                // SAFETY: guaranteed by the caller.
-                unsafe { account.free(heads) };
-                UNITS_PER_CHUNK
-            }
-            None => 0,
         }
     }
 }

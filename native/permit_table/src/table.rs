@@ -20,7 +20,7 @@ use crate::holder::Holder;
 use crate::holders::Holders;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::ledger::Ledger;
-use crate::memory::{Account, OutOfMemory};
+use crate::memory::OutOfMemory;
 use crate::queues::{NoNotice, Notice, Parts, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
@@ -52,8 +52,6 @@ pub struct Usage {
     pub holders: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// Bytes allocated.
-    pub memory: usize,
     /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
     /// be freed: if the number grows, so does `memory`. It stays 0 unless `membarrier(2)` is forbidden after the start.
     pub barriers_refused: u64,
@@ -98,7 +96,6 @@ pub struct Table<K: Key, N: Notice = NoNotice> {
     sweep: Mutex<Sweep<K>>,
     /// Has random seeds per table: keys can come from untrusted senders, which must not be able to compute collisions.
     hasher: RandomState,
-    pub(crate) account: Account,
 }
 
 impl<K: Key, N: Notice> Table<K, N> {
@@ -108,40 +105,14 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(processes: usize) -> Result<Self, OutOfMemory> {
-        let account = Account::default();
-        let counters = Counters::new(&account)?;
-        let keys = Keys::new(&account).inspect_err(|_| {
-            // SAFETY: created with this account, and no other thread has it.
-            unsafe { counters.free(&account) };
-        })?;
-        let holders = Holders::new(processes, &account).inspect_err(|_| {
-            // SAFETY: as above, for both.
-            unsafe {
-                keys.free(&account);
-                counters.free(&account);
-            }
-        })?;
-        let records = Ledger::new(&account).and_then(|ledger| {
-            let queues = Queues::new(&account);
-            queues.map(|queues| (ledger, queues))
-        });
-        let (ledger, queues) = records.inspect_err(|_| {
-            // SAFETY: as above, for all three.
-            unsafe {
-                holders.free(&account);
-                keys.free(&account);
-                counters.free(&account);
-            }
-        })?;
         Ok(Self {
-            keys,
-            holders,
-            ledger,
-            queues,
-            counters,
+            keys: Keys::new()?,
+            holders: Holders::new(processes)?,
+            ledger: Ledger::new()?,
+            queues: Queues::new()?,
+            counters: Counters::new()?,
             sweep: Mutex::new(Sweep::new()),
             hasher: random_hasher(),
-            account,
         })
     }
 
@@ -190,7 +161,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         if word.admits(demand).is_none() {
             return Ok(Some(self.refuse(pin)));
         }
-        let slot = self.holders.claim(holder, &self.account, watch)?;
+        let slot = self.holders.claim(holder, watch)?;
         Ok(self.acquire_node(pin, slot, node, demand)?)
     }
 
@@ -219,7 +190,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         node: &Node<K>,
         demand: Demand,
     ) -> Result<Result<u64, Refusal>, OutOfMemory> {
-        let entry = slot.reserve(Some(node), &self.account)?;
+        let entry = slot.reserve(Some(node))?;
         inject::panic();
         let acquired = node.buckets.acquire(demand);
         if acquired.is_ok() {
@@ -230,7 +201,7 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     #[inline(always)]
     pub(crate) fn refuse(&self, pin: &Pin) -> Acquired {
-        self.counters.count(pin, Event::Refused, &self.account);
+        self.counters.count(pin, Event::Refused);
         Acquired::Full
     }
 
@@ -247,11 +218,11 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(self.refuse(pin));
         }
         let order = self.order(query);
-        let slot = self.holders.claim(holder, &self.account, watch)?;
+        let slot = self.holders.claim(holder, watch)?;
         let buckets = Buckets::with_permits(demand.permits);
-        let mut new = NewNode::with(buckets, query, order, &self.account)?;
+        let mut new = NewNode::with(buckets, query, order)?;
         loop {
-            let entry = slot.reserve(None, &self.account)?;
+            let entry = slot.reserve(None)?;
             inject::panic();
             match self.keys.insert(pin, query, new) {
                 Inserted::New(node) => {
@@ -288,7 +259,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         if self.release_known(pin, holder, query, here) {
             return Ok(());
         }
-        self.counters.count(pin, Event::NotHeld, &self.account);
+        self.counters.count(pin, Event::NotHeld);
         Err(NotHeld)
     }
 
@@ -353,8 +324,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> bool {
         let order = || self.order(query);
         let lower = |node: &Node<K>| self.lower(node, 1, here);
-        let account = &self.account;
-        slot.is_some_and(|slot| slot.release_further(query, order, account, lower).is_ok())
+        slot.is_some_and(|slot| slot.release_further(query, order, lower).is_ok())
             || !self.ledger.is_empty() && self.release_credit(pin, holder, query, here)
     }
 
@@ -366,11 +336,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         query: &Q,
         here: N::Here<'_>,
     ) -> bool {
-        let (order, account) = (self.order(query), &self.account);
-        let Some(node) = self.ledger.release(holder, query, order, account) else {
+        let order = self.order(query);
+        let Some(node) = self.ledger.release(holder, query, order) else {
             return false;
         };
-        self.counters.count(pin, Event::Released, account);
+        self.counters.count(pin, Event::Released);
         // SAFETY: the count includes the permit (K6).
         self.lower(unsafe { node.as_ref() }, 1, here);
         true
@@ -390,7 +360,6 @@ impl<K: Key, N: Notice> Table<K, N> {
         Parts {
             queues: &self.queues,
             ledger: &self.ledger,
-            account: &self.account,
         }
     }
 
@@ -412,7 +381,6 @@ impl<K: Key, N: Notice> Table<K, N> {
         mut is_reused: impl FnMut() -> bool,
         here: N::Here<'_>,
     ) -> u64 {
-        let account = &self.account;
         let released = Cell::new(0);
         let mut lower = |node: &Node<K>, permits: u64| {
             released.set(released.get() + permits);
@@ -420,19 +388,18 @@ impl<K: Key, N: Notice> Table<K, N> {
         };
         // First the slot. A process that inherits it is not watched by itself, so its entry in the ledger is found only
         // after the decision about the slot.
-        self.holders
-            .release_all(holder, &mut is_reused, account, &mut lower);
+        self.holders.release_all(holder, &mut is_reused, &mut lower);
         if self.ledger.is_empty() {
             return self.count_deaths(pin, released.get());
         }
         let mut buried = None;
         let mut release_credits = || {
-            buried = buried.or_else(|| self.ledger.bury(holder, &mut is_reused, account));
+            buried = buried.or_else(|| self.ledger.bury(holder, &mut is_reused));
             let Some(id) = buried else {
                 return;
             };
             self.end_waits(pin, holder, id, here);
-            while let Some((node, permits)) = self.ledger.next_permits(holder, id, account) {
+            while let Some((node, permits)) = self.ledger.next_permits(holder, id) {
                 // SAFETY: the count includes the permits (K6).
                 lower(unsafe { node.as_ref() }, permits);
                 inject::panic();
@@ -447,12 +414,12 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     fn count_deaths(&self, pin: &Pin, released: u64) -> u64 {
         let event = Event::ReleasedByDeath;
-        self.counters.add(pin, event, released, &self.account);
+        self.counters.add(pin, event, released);
         released
     }
 
     fn end_waits(&self, pin: &Pin, holder: Holder, id: u64, here: N::Here<'_>) {
-        while let Some(wait) = self.ledger.next_wait(holder, id, &self.account) {
+        while let Some(wait) = self.ledger.next_wait(holder, id) {
             // SAFETY: pinned before. If it does not wait any more, it has left the entry too (W5).
             unsafe { self.parts().cancel(pin, &wait, |_| true, here) };
         }
@@ -476,7 +443,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ///
     /// A concurrent second caller waits for the first.
     pub fn sweep_step(&self, budget: &mut Budget) -> Progress {
-        self.sweep.lock().step(&self.keys, &self.account, budget)
+        self.sweep.lock().step(&self.keys, budget)
     }
 
     /// Size and cost of the table.
@@ -501,7 +468,6 @@ impl<K: Key, N: Notice> Table<K, N> {
             permits,
             holders: held.holders + credits.holders,
             waiting: self.queues.len(),
-            memory: self.account.bytes(),
             barriers_refused: barrier::refused(),
             totals: Totals {
                 granted: permits + released + released_by_death,
@@ -524,21 +490,6 @@ fn random_hasher() -> RandomState {
         RandomState::with_seeds(1, 2, 3, 4)
     } else {
         RandomState::new()
-    }
-}
-
-impl<K: Key, N: Notice> Drop for Table<K, N> {
-    fn drop(&mut self) {
-        // SAFETY: the exclusive borrow proves that no other thread is inside, and nothing is used after this.
-        unsafe {
-            self.sweep.lock().free(&self.account);
-            self.queues.free(&self.account);
-            self.ledger.free(&self.account);
-            self.keys.free(&self.account);
-            self.holders.free(&self.account);
-            self.counters.free(&self.account);
-        }
-        debug_assert_eq!(self.account.bytes(), 0, "all memory is freed");
     }
 }
 

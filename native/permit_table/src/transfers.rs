@@ -40,18 +40,18 @@ impl<K: Key, N: Notice> Table<K, N> {
         permits: NonZeroU64,
         here: N::Here<'_>,
     ) -> Result<(), NotHeld> {
-        let (permits, account) = (permits.get(), &self.account);
+        let permits = permits.get();
         let Some(node) = self.held_at_least(holder, query, permits) else {
-            self.counters.count(pin, Event::NotHeld, account);
+            self.counters.count(pin, Event::NotHeld);
             return Err(NotHeld);
         };
         let slot = self.holders.find(holder);
-        let taken = slot.map_or(0, |slot| slot.take(node, permits, account));
+        let taken = slot.map_or(0, |slot| slot.take(node, permits));
         if taken < permits {
             let rest = permits - taken;
-            self.ledger.take(holder, node, rest, account);
+            self.ledger.take(holder, node, rest);
         }
-        self.counters.add(pin, Event::Released, permits, account);
+        self.counters.add(pin, Event::Released, permits);
         self.lower(node, permits, here);
         Ok(())
     }
@@ -76,7 +76,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         permits: NonZeroU64,
         watch: impl FnOnce() -> Result<bool, E>,
     ) -> Result<Given, E> {
-        let (permits, account) = (permits.get(), &self.account);
+        let permits = permits.get();
         let Some(node) = self.held_at_least(giver, query, permits) else {
             return Ok(Given::NotHeld);
         };
@@ -84,20 +84,17 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(Given::Given);
         }
         let slot = self.holders.find(giver);
-        let from_slot = || slot.map_or(0, |slot: &Slot<K>| slot.take(node, permits, account));
+        let from_slot = || slot.map_or(0, |slot: &Slot<K>| slot.take(node, permits));
         let gift = Gift {
             node,
             permits,
             is_apart: !self.holders.has(target),
         };
-        if !self
-            .ledger
-            .give(giver, target, gift, from_slot, watch, account)?
-        {
+        if !self.ledger.give(giver, target, gift, from_slot, watch)? {
             return Ok(Given::NotAlive);
         }
         let event = Event::Transferred;
-        self.counters.add(pin, event, permits, account);
+        self.counters.add(pin, event, permits);
         Ok(Given::Given)
     }
 
@@ -111,7 +108,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         let order = self.order(query);
         let slot = self.holders.find(holder);
         let own = slot.and_then(|slot| slot.held(query, order));
-        let credited = self.ledger.held(holder, query, order, &self.account);
+        let credited = self.ledger.held(holder, query, order);
         let held = own.into_iter().chain(credited);
         let (node, held) = held.reduce(|(node, permits), (_, more)| (node, permits + more))?;
         if held < permits {

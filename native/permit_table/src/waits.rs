@@ -81,7 +81,6 @@ impl<K: Key, N: Notice> Table<K, N> {
         watch: impl FnOnce() -> Result<(), E>,
         here: N::Here<'_>,
     ) -> Result<Waited, E> {
-        let account = &self.account;
         let order = self.order(query);
         let max_waiting = ask.max_waiting;
         let find = || self.keys.get(pin, order, query);
@@ -95,7 +94,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         if let Some(refused) = refused(&self.parts().lock(order), find()) {
             return Ok(refused);
         }
-        let slot = self.holders.claim(holder, account, watch)?;
+        let slot = self.holders.claim(holder, watch)?;
         let mut new = None;
         let mut shard = self.parts().lock(order);
         loop {
@@ -118,7 +117,7 @@ impl<K: Key, N: Notice> Table<K, N> {
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
-                        None => NewNode::with(Buckets::with_waiters(), query, order, account)?,
+                        None => NewNode::with(Buckets::with_waiters(), query, order)?,
                     };
                     shard.open(order, || match self.keys.insert(pin, query, made) {
                         Inserted::New(node) => Some(node),
@@ -212,7 +211,7 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     /// Counts a request that was cancelled because of a timeout.
     pub fn count_timeout(&self, pin: &Pin) {
-        self.counters.count(pin, Event::TimedOut, &self.account);
+        self.counters.count(pin, Event::TimedOut);
     }
 
     /// Gives all requests that wait for a key this capacity, in pieces: the next one if it is called with the number

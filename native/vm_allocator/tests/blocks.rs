@@ -7,8 +7,9 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::Mutex;
 
-use vm_allocator::VmAllocator;
+use vm_allocator::{bytes, VmAllocator};
 
 /// The alignment of the simulated VM's blocks, and no more.
 const WORD: usize = 8;
@@ -64,13 +65,18 @@ fn layouts() -> impl Iterator<Item = Layout> {
     })
 }
 
+/// The tests of this file run one after the other, because the count is one for the library.
+static ONE_TEST: Mutex<()> = Mutex::new(());
+
 #[test]
 fn blocks_have_their_size_and_alignment_and_are_freed() {
+    let _alone = ONE_TEST.lock();
     for layout in layouts() {
         // SAFETY: the layout is not empty.
         let place = unsafe { VmAllocator.alloc(layout) };
         assert!(!place.is_null());
         assert_eq!(place.addr() % layout.align(), 0, "{layout:?}");
+        assert_eq!(bytes(), layout.size());
         let (start, size) = BLOCKS.with_borrow(|blocks| blocks[0]);
         assert!(
             start <= place.addr() && place.addr() + layout.size() <= start + size,
@@ -84,12 +90,14 @@ fn blocks_have_their_size_and_alignment_and_are_freed() {
         unsafe { place.write_bytes(0xa5, layout.size()) };
         // SAFETY: from `alloc`, of this layout.
         unsafe { VmAllocator.dealloc(place, layout) };
+        assert_eq!(bytes(), 0);
         assert!(BLOCKS.with_borrow(Vec::is_empty), "{layout:?} is freed");
     }
 }
 
 #[test]
 fn realloc_moves_the_contents() {
+    let _alone = ONE_TEST.lock();
     for layout in layouts() {
         // SAFETY: the layout is not empty.
         let small = unsafe { VmAllocator.alloc_zeroed(layout) };
@@ -98,6 +106,7 @@ fn realloc_moves_the_contents() {
         // SAFETY: from `alloc_zeroed`, of this layout.
         let large = unsafe { VmAllocator.realloc(small, layout, 3 * layout.size()) };
         assert_eq!(large.addr() % layout.align(), 0, "{layout:?}");
+        assert_eq!(bytes(), 3 * layout.size());
         // SAFETY: `realloc` has moved these bytes.
         let moved = unsafe { std::slice::from_raw_parts(large, layout.size()) };
         assert!(
@@ -113,9 +122,11 @@ fn realloc_moves_the_contents() {
 
 #[test]
 fn alloc_returns_null_without_memory() {
+    let _alone = ONE_TEST.lock();
     HAS_MEMORY.set(false);
     for layout in layouts() {
         // SAFETY: the layout is not empty.
         assert!(unsafe { VmAllocator.alloc(layout) }.is_null(), "{layout:?}");
+        assert_eq!(bytes(), 0);
     }
 }

@@ -98,6 +98,7 @@ impl EncodedKey {
         let (environment, copy, size) = reading.opaque.map_or((0, 0, 0), |(term, bytes)| {
             let (environment, copy) = enif::copy_to_new_env(term);
             let environment = environment.expose_provenance() as u64;
+            vm_allocator::add(ENVIRONMENT_BYTES + bytes);
             (environment, enif::word(copy), bytes as u64)
         });
         let words = [first, address, environment, copy, size];
@@ -159,9 +160,14 @@ impl EncodedKey {
     pub(super) fn heap_bytes(&self) -> usize {
         let words = self.boxed_words().map_or(0, size_of_val);
         match self.environment() {
-            Some(_) => words + ENVIRONMENT_BYTES + self.words[4] as usize,
+            Some(_) => words + self.copy_bytes(),
             None => words,
         }
+    }
+
+    /// The bytes of the copy and its environment, if there is one.
+    fn copy_bytes(&self) -> usize {
+        ENVIRONMENT_BYTES + self.words[4] as usize
     }
 
     /// The address of an interned key, if this is its encoding.
@@ -175,6 +181,7 @@ impl Drop for EncodedKey {
         if let Some(environment) = self.environment() {
             // SAFETY: made in `of`, and owned; the copy is not used after this.
             unsafe { enif::free_env(environment) };
+            vm_allocator::subtract(self.copy_bytes());
         }
         if let Some(place) = self.boxed_place() {
             // SAFETY: from `Box::into_raw` in `of`, and dropped once.

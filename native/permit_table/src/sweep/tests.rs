@@ -1,6 +1,7 @@
 //! Property test: the list and its heads after arbitrary calls and steps of the sweep.
 
 use super::*;
+use crate::allocated::memory_of;
 use crate::buckets::{Buckets, Capacity};
 use crate::keys::{order_of_key, Inserted, NewNode};
 use proptest::prelude::*;
@@ -97,10 +98,8 @@ proptest! {
         history in prop::collection::vec(anything(), 0..200),
     ) {
         let order = |key: u64| order_of_key(hashes[key as usize % hashes.len()]);
-        let account = Account::default();
-        let keys = Keys::<u64>::new(&account).unwrap();
-        let mut sweep = Sweep::new();
-        let empty = account.bytes();
+        let empty = || (Keys::<u64>::new().unwrap(), Sweep::new());
+        let (keys, mut sweep) = empty();
         let mut out = BTreeMap::<u64, u64>::new();
         for step in history {
             match step {
@@ -111,7 +110,7 @@ proptest! {
                             node.buckets.acquire(Capacity::MAX.into()).unwrap();
                         }
                         None => {
-                            let new = NewNode::with(Buckets::with_permits(1), &key, order(key), &account).unwrap();
+                            let new = NewNode::with(Buckets::with_permits(1), &key, order(key)).unwrap();
                             prop_assert!(matches!(keys.insert(&pin, &key, new), Inserted::New(_)));
                         }
                     }
@@ -129,7 +128,7 @@ proptest! {
                     keys.resize(bits, (bits + 1).min(MOST_BITS));
                 }
                 Do::Step(budget) => {
-                    sweep.step(&keys, &account, &mut Budget::of(budget));
+                    sweep.step(&keys, &mut Budget::of(budget));
                 }
             }
             check(&keys, order, &out);
@@ -144,14 +143,13 @@ proptest! {
         for _ in 0..3 {
             // Pins of other tests can delay it.
             let budget = || if keys.bits() == MIN_BITS { 1 } else { CHUNK };
-            while sweep.step(&keys, &account, &mut Budget::of(budget())) != Progress::Done {
+            while sweep.step(&keys, &mut Budget::of(budget())) != Progress::Done {
                 std::thread::yield_now();
             }
         }
-        prop_assert_eq!((keys.len(), keys.bits(), account.bytes()), (0, MIN_BITS, empty));
-        // SAFETY: created with this account, used by this thread only, and not used again.
-        unsafe { keys.free(&account) };
-        prop_assert_eq!(account.bytes(), 0);
+        prop_assert_eq!((keys.len(), keys.bits()), (0, MIN_BITS));
+        prop_assert_eq!(memory_of(keys), memory_of(empty().0));
+        prop_assert!(sweep.waiting.is_empty() && sweep.unstamped.is_empty());
     }
 }
 
@@ -165,8 +163,7 @@ fn p9_sweep_reserves_before_it_unlinks() {
 /// K3: a head that a caller is linking is not in the list yet, so it cannot be unlinked.
 #[test]
 fn k3_head_being_linked_is_closed_later() {
-    let account = Account::default();
-    let keys = Keys::<u64>::new(&account).unwrap();
+    let keys = Keys::<u64>::new().unwrap();
     let pin = epochs::pin();
     let head = keys.heads().get(1).unwrap();
     assert!(head.change(UNLINKED, LINKING));
@@ -174,6 +171,4 @@ fn k3_head_being_linked_is_closed_later() {
     assert!(head.change(LINKING, UNLINKED));
     assert!(Sweep::close(&pin, &keys, head).is_ok());
     assert_eq!(head.state(), CLOSED);
-    // SAFETY: no other thread has it.
-    unsafe { keys.free(&account) };
 }

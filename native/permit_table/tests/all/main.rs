@@ -1,8 +1,7 @@
 //! The tests of the table, in one program, which links faster than one for each file. Tools select them by module:
 //! `cargo test -p permit_table --test all -- storms::`.
 //!
-//! `../loom/` and `../account.rs` are programs of their own: the models need another build, and the account of memory
-//! another allocator.
+//! `../loom/` is a program of its own, because the models need another build.
 #![cfg(not(loom))]
 
 #[path = "../common/mod.rs"]

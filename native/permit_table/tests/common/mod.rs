@@ -2,6 +2,11 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[cfg(not(loom))]
+mod allocated;
+
+#[cfg(not(loom))]
+pub use allocated::{allocated, memory_of};
 use equivalent::Equivalent;
 #[cfg(loom)]
 use loom::sync::atomic::{fence, AtomicU64, Ordering};
