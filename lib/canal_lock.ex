@@ -205,13 +205,13 @@ defmodule CanalLock do
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 1, 1)
       iex> {:waiting, ref} = CanalLock.request(:db, 1, 1)
-      iex> CanalLock.resized(:db, 1, 2)
+      iex> CanalLock.resize(:db, 1, 2)
       :ok
       iex> receive do: ({:canal_lock, ^ref, answer} -> answer)
       {:acquired, 2}
   """
-  @spec resized(key, max_per, buckets) :: :ok
-  defdelegate resized(key, max_per, buckets), to: :canal_lock
+  @spec resize(key, max_per, buckets) :: :ok
+  defdelegate resize(key, max_per, buckets), to: :canal_lock
 
   @doc """
   The number of requests that wait for `key`. Raises as `acquire/3`. Cost: constant.

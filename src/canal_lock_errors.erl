@@ -93,7 +93,7 @@ expected(acquire, 4) -> expected(acquire, 3) ++ [{"TimeoutOrOptions", {timeout_o
 expected(request, 3) -> expected(acquire, 3);
 expected(request, 4) -> expected(acquire, 3) ++ [{"Options", {options, request_options()}}];
 expected(cancel, 1) -> [{"Ref", reference}];
-expected(resized, 3) -> expected(acquire, 3);
+expected(resize, 3) -> expected(acquire, 3);
 expected(release, 2) -> [any, {"Options", {options, permits_options()}}];
 expected(release, 3) -> expected(acquire, 3);
 expected(with_permit, 4) -> expected(acquire, 3) ++ [{"Fun", {function, 0}}];

@@ -12,7 +12,7 @@
 %% Acquire and release.
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
--export([acquire_many/4, release_many/2, wait/6, cancel/2, resized/4, waiting/1, give/3]).
+-export([acquire_many/4, release_many/2, wait/6, cancel/2, resize/3, settle/1, waiting/1, give/3]).
 %% Inspection.
 -export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
 %% For the manager.
@@ -84,8 +84,11 @@ wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(n
 cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
 
 %% Gives a piece of the requests the new capacity. `Before' is 0 for the first piece, then the last answer.
--spec resized(key(), non_neg_integer(), non_neg_integer(), Before :: non_neg_integer()) -> done | pos_integer().
-resized(_Key, _MaxPer, _Buckets, _Before) -> erlang:nif_error(not_loaded).
+-spec resize(key(), non_neg_integer(), non_neg_integer()) -> done | more.
+resize(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+
+-spec settle(key()) -> done | more.
+settle(_Key) -> erlang:nif_error(not_loaded).
 
 -spec waiting(key()) -> non_neg_integer().
 waiting(_Key) -> erlang:nif_error(not_loaded).

@@ -9,7 +9,7 @@
 -include("canal_lock_errors.hrl").
 
 -export([options/1, request_options/1, permits/1]).
--export([acquire/4, wait/4, request/4, cancel/1, cancel_after_timeout/1, resized/3]).
+-export([acquire/4, wait/4, request/4, cancel/1, cancel_after_timeout/1, resize/3]).
 
 -export_type([options/0]).
 
@@ -140,13 +140,20 @@ cancel_timed_out(Ref) ->
         error:nif_panicked -> canal_lock_nif:cancel(Ref, true)
     end.
 
-%% In pieces, so that other processes run in between.
--spec resized(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> ok.
-resized(Key, MaxPer, Buckets) ->
-    resized(Key, MaxPer, Buckets, 0).
+%% If many requests can be granted, another process grants them, in pieces, so that other processes run in between. It
+%% goes on if the caller is killed. It is not started before, because a key that is too large must not be copied.
+-spec resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> ok.
+resize(Key, MaxPer, Buckets) ->
+    case canal_lock_nif:resize(Key, MaxPer, Buckets) of
+        done ->
+            ok;
+        more ->
+            {_, Monitor} = spawn_monitor(fun() -> settle(Key) end),
+            receive {'DOWN', Monitor, process, _, _} -> ok end
+    end.
 
-resized(Key, MaxPer, Buckets, Before) ->
-    case canal_lock_nif:resized(Key, MaxPer, Buckets, Before) of
+settle(Key) ->
+    case canal_lock_nif:settle(Key) of
         done -> ok;
-        Next -> resized(Key, MaxPer, Buckets, Next)
+        more -> settle(Key)
     end.

@@ -62,7 +62,7 @@ calls() ->
     Fun = fun() -> self() ! called end,
     Numbers = [
         {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
-     || Function <- [acquire, release, request, resized],
+     || Function <- [acquire, release, request, resize],
         Key <- [db, new, "string", #{}, -1],
         {MaxPer, Buckets} <- pairs()
     ] ++
@@ -300,7 +300,7 @@ calls_of_a_table() ->
     Keys = [db, "string", #{}, lists:duplicate(1000, #{})],
     Fun = fun() -> not_called end,
     Waits = [5, infinity, #{}, #{timeout_ms => 5, permits => 2}],
-    [{Function, [Key, 3, 1]} || Function <- [acquire, release, request, resized], Key <- Keys] ++
+    [{Function, [Key, 3, 1]} || Function <- [acquire, release, request, resize], Key <- Keys] ++
         [{acquire, [Key, 0, 1]} || Key <- Keys] ++
         [{acquire, [Key, MaxPer, 1, Wait]} || Key <- Keys, MaxPer <- [0, 3], Wait <- Waits] ++
         [{request, [Key, MaxPer, 1, #{permits => 2}]} || Key <- Keys, MaxPer <- [0, 3]] ++
@@ -349,7 +349,7 @@ too_large() ->
         {acquire, 4, fun() -> canal_lock:acquire(Shared, 3, 1, 5) end},
         {acquire, 4, fun() -> canal_lock:acquire(Shared, 3, 1, #{permits => 2}) end},
         {request, 3, fun() -> canal_lock:request(Shared, 3, 1) end},
-        {resized, 3, fun() -> canal_lock:resized(Shared, 3, 1) end},
+        {resize, 3, fun() -> canal_lock:resize(Shared, 3, 1) end},
         {waiting, 1, fun() -> canal_lock:waiting(Shared) end},
         {release, 2, fun() -> canal_lock:release(Shared, #{permits => 2}) end},
         {give, 2, fun() -> canal_lock:give(Shared, self()) end},

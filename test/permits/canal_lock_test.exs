@@ -57,7 +57,7 @@ defmodule CanalLockTest do
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db, permits: 2))
   end
 
-  test "requests wait, are resized, and are cancelled" do
+  test "requests wait, get another capacity, and are cancelled" do
     start_supervised!({CanalLock, max_per: 3, max_waiting: 2})
     assert {:acquired, 2} = CanalLock.request(:db, 1, 2, permits: 2)
     assert {:waiting, first} = CanalLock.request(:db, 1, 2)
@@ -65,7 +65,7 @@ defmodule CanalLockTest do
     assert {:waiting, second} = CanalLock.request(:db, 1, 2, max_waiting: 2)
     assert :full = CanalLock.request(:other, 0, 1)
     assert {2, %{waiting: 2}} = {CanalLock.waiting(:db), CanalLock.info()}
-    assert :ok = CanalLock.resized(:db, 3, 1)
+    assert :ok = CanalLock.resize(:db, 3, 1)
     assert_receive {:canal_lock, ^first, {:acquired, 3}}
     assert :ok = CanalLock.cancel(second)
     assert {:error, :not_waiting} = CanalLock.cancel(second)

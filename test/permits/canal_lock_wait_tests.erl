@@ -1,4 +1,4 @@
-%% Waiting for permits: acquire/4, request/3,4, cancel/1, resized/3 and waiting/1, and how waits end.
+%% Waiting for permits: acquire/4, request/3,4, cancel/1, resize/3 and waiting/1, and how waits end.
 %% (prop_canal_lock_model has all calls in sequence: in which order requests are granted, and what ends them.)
 -module(canal_lock_wait_tests).
 
@@ -22,7 +22,7 @@ answers_test_() ->
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
         {"requests are granted and cancelled after the node got a name", fun node_gets_a_name/0},
         {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0},
-        {"P6: resized/3 changes a thousand waiters", fun resized_many/0}
+        {"P6: resize/3 changes a thousand waiters", fun resized_many/0}
     ]).
 
 closing_test_() ->
@@ -70,7 +70,7 @@ long_key() ->
     {waiting, Ref} = canal_lock:request(Key, 1, 1),
     ?assertEqual(2, canal_lock:waiting(Key)),
     ?assertEqual(ok, canal_lock:give(Key, pid(Worker))),
-    ok = canal_lock:resized(Key, 2, 1),
+    ok = canal_lock:resize(Key, 2, 1),
     ?assertEqual({acquired, 2}, answer(Worker)),
     ?assertEqual(ok, canal_lock:cancel(Ref)),
     ?assertEqual({error, not_held}, canal_lock:release(Key, #{permits => 1})),
@@ -172,7 +172,7 @@ refused_by_max_waiting() ->
 
 resized_many() ->
     Refs = [Ref || _ <- lists:seq(1, ?MANY), {waiting, Ref} <- [canal_lock:request(app, 3, 0)]],
-    ok = canal_lock:resized(app, 1, ?MANY - 1),
+    ok = canal_lock:resize(app, 1, ?MANY - 1),
     Granted = [{canal_lock, Ref, {acquired, N}} || {N, Ref} <- lists:zip(lists:seq(1, ?MANY), Refs), N < ?MANY],
     ?assertEqual(Granted, messages()),
     ?assertEqual(1, canal_lock:waiting(app)),

@@ -56,7 +56,7 @@ local_events() ->
         {read, [acquired, closed]},
         {release, [ok, not_held, closed, handed_over, several, original]},
         {give, [ok, not_held, not_alive, several]},
-        {resized, [handed_over, collected]},
+        {resize, [handed_over, collected]},
         {die, [holder, waiter, collected, granted, gave, received, handed_over]},
         {die, deaths()},
         {sweep, [waiting, no_permits, reclaimed]}, {stop, [ok, waiting]}, {start, [waiting, begins_empty, adopts]},
@@ -253,8 +253,8 @@ events({die, Client, How}, Before, After, Gifts) ->
          || grew(released_by_death, Before, After),
             Event <- [name(How)] ++ [without_manager || test_model:manager(Before) =:= none]
         ];
-events({resized, Key, _}, Before, _, _) ->
-    [{resized, collected} || {_, Of, #{collected := N}} <- test_model:waits(Before), N > 0, Of =:= Key];
+events({resize, Key, _}, Before, _, _) ->
+    [{resize, collected} || {_, Of, #{collected := N}} <- test_model:waits(Before), N > 0, Of =:= Key];
 events(sweep, Before, After, _) ->
     Held = test_model:held(Before),
     [{sweep, no_permits} || {_, Key, _} <- test_model:waits(Before), not lists:keymember(Key, 2, Held)] ++

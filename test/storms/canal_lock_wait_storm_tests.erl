@@ -102,8 +102,8 @@ work(Left, Workers) ->
     end.
 
 round(1, Key, _) ->
-    canal_lock:resized(Key, rand:uniform(?CAPACITY + 1) - 1, 1),
-    canal_lock:resized(Key, ?CAPACITY, 1);
+    canal_lock:resize(Key, rand:uniform(?CAPACITY + 1) - 1, 1),
+    canal_lock:resize(Key, ?CAPACITY, 1);
 round(2, Key, _) ->
     case canal_lock:request(Key, ?CAPACITY, 1, #{permits => rand:uniform(3)}) of
         {waiting, Ref} ->

@@ -110,8 +110,8 @@ several_permits(Key) ->
      || N <- lists:seq(1, ?WAITERS), {waiting, Ref} <- [canal_lock:request(Key, 5, 1, #{permits => 1 + N rem 5})]
     ],
     ok = canal_lock:release(Key, #{permits => 1}),
-    ok = canal_lock:resized(Key, 4, 1),
-    ok = canal_lock:resized(Key, ?MAX_PER, 1),
+    ok = canal_lock:resize(Key, 4, 1),
+    ok = canal_lock:resize(Key, ?MAX_PER, 1),
     [receive {canal_lock, Ref, {acquired, _}} -> ok end || Ref <- Refs],
     {error, not_held} = canal_lock:release(Key, #{permits => 1 bsl 20}),
     #{Key := Held} = maps:from_list(canal_lock:held()),

@@ -66,7 +66,7 @@
     %% In the form of the original, with a size.
     | {release, client(), key(), pos_integer() | size()}
     | {give, client(), key(), client() | dead, pos_integer()}
-    | {resized, key(), size()}
+    | {resize, key(), size()}
     | {die, client(), death()}
     | {start, plain | keeping, MaxPer :: pos_integer()}
     | sweep | stop | {end_manager, killed | crashes | shut_down}
@@ -171,10 +171,10 @@ outcomes({disconnect, _}, Model = #{lives := Lives}) ->
     [{ok, After} || After <- lists:foldl(fun die/2, [Model#{connected := false}], Far)];
 outcomes(connect, Model) ->
     [{ok, Model#{connected := true}}];
-outcomes({resized, _, _}, Model = #{table := closed}) ->
+outcomes({resize, _, _}, Model = #{table := closed}) ->
     [{closed, Model}];
-outcomes({resized, Key, Size}, Model) ->
-    [{ok, changed(Key, fun(State) -> test_model_key:resized(capacity(Size), State) end, Model)}];
+outcomes({resize, Key, Size}, Model) ->
+    [{ok, changed(Key, fun(State) -> test_model_key:resize(capacity(Size), State) end, Model)}];
 outcomes(Call, Model = #{connected := IsConnected, manager := Manager, table := Table}) ->
     case is_far(element(2, Call)) of
         true when not IsConnected -> [{nodedown, Model}];
@@ -280,7 +280,7 @@ die(Holder, Models) ->
 %% P10.
 closed(Model) ->
     Close = fun(Key, Of) ->
-        [put_state(Key, State, Of) || Closed <- test_model_key:closings(state(Key, Of)), State <- late_answers(Closed)]
+        [put_state(Key, State, Of) || State <- late_answers(test_model_key:closed(state(Key, Of)))]
     end,
     [(delivered(After))#{manager := none, table := closed} || After <- each_key(Close, [Model])].
 

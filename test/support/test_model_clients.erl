@@ -122,9 +122,9 @@ perform({give, Client, Name, Target, Permits}, All = #clients{dead = Dead, worke
     Key = term(Name, All),
     {_, Pid} = maps:get(Target, Workers, {none, Dead}),
     {order(Client, All, fun() -> canal_lock:give(Key, Pid, #{permits => Permits}) end), All};
-perform({resized, Name, {MaxPer, Buckets}}, All) ->
+perform({resize, Name, {MaxPer, Buckets}}, All) ->
     Key = term(Name, All),
-    {order(parent, All, fun() -> canal_lock:resized(Key, MaxPer, Buckets) end), All};
+    {order(parent, All, fun() -> canal_lock:resize(Key, MaxPer, Buckets) end), All};
 perform({die, Client, How}, All = #clients{workers = Workers}) ->
     {Where, Pid} = maps:get(Client, Workers),
     Last =

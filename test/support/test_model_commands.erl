@@ -42,7 +42,7 @@ generator(Keys, Nodes) ->
         {2, {release, Any, Key, oneof([Permits, Size])}},
         {6, {give, Any, held, Any, Permits}},
         {1, {give, Any, Key, Any, Permits}},
-        {5, {resized, Key, Size}},
+        {5, {resize, Key, Size}},
         {5, {die, Any, oneof([holder, waiter, reader]), Death}},
         {1, {die, Any, any, Death}},
         {2, sweep},
@@ -114,7 +114,7 @@ call(Call, Model) ->
         false -> none
     end.
 
-is_possible({resized, _, _}, _) -> true;
+is_possible({resize, _, _}, _) -> true;
 is_possible(connect, Model) -> not test_model:is_connected(Model);
 is_possible({disconnect, _}, Model) -> test_model:is_connected(Model) andalso test_model:waits(Model) =:= [];
 is_possible({start, _, _}, Model) -> test_model:manager(Model) =:= none;

@@ -3,7 +3,7 @@
 %% It has no lanes and no permits in hand. What is released is free for a moment, and no call can see that.
 -module(test_model_key).
 
--export([new/0, settled/1, queued/2, resized/2, without/2, held/2, held/3, out/1, shown/1, deaths/2, closings/1]).
+-export([new/0, settled/1, queued/2, resize/2, without/2, held/2, held/3, out/1, shown/1, deaths/2, closed/1]).
 
 -export_type([key/0, waiter/0, ended/0]).
 
@@ -34,24 +34,28 @@ queued(Waiter, Key = #{queue := Queue}) ->
     settled(Key#{queue := Queue ++ [Waiter]}).
 
 %% P6.
--spec resized(Capacity :: non_neg_integer(), key()) -> key().
-resized(Capacity, Key = #{queue := Queue}) ->
+-spec resize(Capacity :: non_neg_integer(), key()) -> key().
+resize(Capacity, Key = #{queue := Queue}) ->
     settled(Key#{queue := [Waiter#{capacity := Capacity, collected := 0} || Waiter <- Queue]}).
 
 -spec without(Number :: pos_integer(), key()) -> key().
 without(Number, Key = #{queue := Queue}) ->
     Key#{queue := [Waiter || Waiter = #{number := Other} <- Queue, Other =/= Number]}.
 
-%% P1, P11, P12: the next waiter takes what it can have of the free permits. The oldest one that can be satisfied
-%% collects them.
+%% P1, P11, P12: the next candidate takes what it can have of the free permits. The oldest one collects them.
 -spec settled(key()) -> key().
 settled(Key = #{queue := Queue}) ->
-    Satisfiable = [Waiter || Waiter = #{weight := Weight, capacity := Capacity} <- Queue, Weight =< Capacity],
+    Candidates = candidates(Queue),
     Out = out(Key),
-    case [{Waiter, N} || Waiter <- Satisfiable, N <- [share(Waiter, hd(Satisfiable), Out)], N > 0] of
+    case [{Waiter, N} || Waiter <- Candidates, N <- [share(Waiter, hd(Candidates), Out)], N > 0] of
         [] -> Key;
         [{Waiter, N} | _] -> settled(hand(Waiter, N, Out + N, Key))
     end.
+
+%% The oldest of each capacity whose permits fit it.
+candidates(Queue) ->
+    Satisfiable = [Waiter || Waiter = #{weight := Weight, capacity := Capacity} <- Queue, Weight =< Capacity],
+    lists:uniq(fun(#{capacity := Capacity}) -> Capacity end, Satisfiable).
 
 share(Waiter = #{capacity := Capacity, weight := Weight, collected := Collected}, Oldest, Out) ->
     Free = max(0, Capacity - Out),
@@ -70,34 +74,36 @@ hand(Waiter = #{number := Number, holder := Holder, weight := Weight}, _, Out, K
 ended(Waiter, Ended, Key = #{ended := All}) ->
     Key#{ended := ordsets:add_element({Waiter, Ended}, All)}.
 
-%% P4: the outcomes of a death, each with the number of permits released. They go back in up to three parts.
+%% P4: the outcomes of a death, each with the number of permits released. First its requests end. Then its permits go
+%% back in up to three parts.
 -spec deaths(holder(), key()) -> [{key(), non_neg_integer()}].
 deaths(Holder, Key) ->
-    Held = held(Holder, Key),
-    Some = [{back(Holder, B, back(Holder, A, Key)), A + B} || A <- lists:seq(0, Held), B <- lists:seq(0, Held - A)],
-    Ended = [{After, N} || {Before, N} <- lists:usort(Some), After <- end_waits(Holder, [Before])],
-    lists:usort([{back(Holder, held(Holder, After), After), N + held(Holder, After)} || {After, N} <- Ended]).
+    lists:usort([
+        {back(Holder, Held - A - B, back(Holder, B, back(Holder, A, Ended))), Held}
+     || Ended <- end_waits(Holder, [Key]),
+        Held <- [held(Holder, Ended)],
+        A <- lists:seq(0, Held),
+        B <- lists:seq(0, Held - A)
+    ]).
 
 back(Holder, N, Key) ->
     settled(held(Holder, -N, Key)).
 
-%% P10: all requests end, and each gets the message `closed', unless it is granted before.
--spec closings(key()) -> [key()].
-closings(Key) ->
-    end_waits(all, [Key]).
+%% P10: all requests end, and each gets the message `closed'.
+-spec closed(key()) -> key().
+closed(Key = #{queue := Queue}) ->
+    Close = fun(Waiter = #{number := Number}, Open) -> ended(Waiter, closed, without(Number, Open)) end,
+    lists:foldl(Close, Key, Queue).
 
-%% The requests of a holder that dies, or all, because the table closes, end in any order.
+%% The requests of a holder that dies end in any order.
 end_waits(_, []) ->
     [];
 end_waits(Of, Keys) ->
     Next = fun(Key = #{queue := Queue}) ->
-        [end_wait(Of, Waiter, Key) || Waiter = #{holder := Holder} <- Queue, Of =:= all orelse Of =:= Holder]
+        [settled(without(Number, Key)) || #{holder := Holder, number := Number} <- Queue, Of =:= Holder]
     end,
     Each = [{Key, Next(Key)} || Key <- Keys],
     lists:usort([Key || {Key, []} <- Each] ++ end_waits(Of, lists:usort(lists:append([More || {_, More} <- Each])))).
-
-end_wait(all, Waiter = #{number := Number}, Key) -> settled(ended(Waiter, closed, without(Number, Key)));
-end_wait(_, #{number := Number}, Key) -> settled(without(Number, Key)).
 
 %% Permits by holder, with those that requests have collected.
 -spec shown(key()) -> [{holder(), pos_integer()}].

@@ -78,7 +78,7 @@ capacity(#{max_per := MaxPer, dynos := Dynos}) ->
 resize(Host) ->
     case find(Host) of
         {ok, #{max_per := MaxPer, dynos := Dynos} = App} ->
-            ok = canal_lock:resized(Host, MaxPer, length(Dynos)),
+            ok = canal_lock:resize(Host, MaxPer, length(Dynos)),
             case find(Host) of
                 {ok, App} -> ok;
                 _ -> resize(Host)

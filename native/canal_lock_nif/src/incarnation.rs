@@ -214,7 +214,7 @@ pub(crate) fn with_table<T>(
 /// (I4). Otherwise it is an empty one for `processes`, and the previous table is closed. With `keep` the table stays
 /// open if the manager crashes.
 ///
-/// Returns `None` if it has only ended a piece of the waits for the previous table: call it again. They end while
+/// Returns `None` if it has only ended a piece of the waits for a table that closes: call it again. They end while
 /// callers still find that table, so a request that one of them cancels is found (W3).
 pub(crate) fn open(
     env: Env<'_>,
@@ -226,12 +226,16 @@ pub(crate) fn open(
     static SERIALS: AtomicU64 = AtomicU64::new(1);
     let opening = INCARNATIONS.opening(keep)?;
     if let Some((gate, open)) = opening.adopted() {
+        // The previous manager may have died while it closed the table. The waits that it has left end now.
+        let table = &open.table;
+        if table.is_closing() && !table.close(WAITERS_PER_STEP, CallEnv::from_env(env)) {
+            return Ok(None);
+        }
         let handle = watch_manager(env, gate)?;
         inject::panic();
         *open.max_per.lock() = max_per;
-        open.table.set_max_waiting(max_waiting);
-        // The previous manager may have died while it closed the table.
-        open.table.reopen();
+        table.set_max_waiting(max_waiting);
+        table.reopen();
         return Ok(Some(handle));
     }
     let replaced = opening.replaced();

@@ -1,7 +1,7 @@
 //! The message to a process whose request has ended: `{canal_lock, Reference, {acquired, N} | closed}`.
 
 use crate::enif::{self, CallEnv};
-use permit_table::{Notice, OutOfMemory, Told};
+use permit_table::{Notice, OutOfMemory, WaitEnd};
 use rustler::sys::ErlNifPid;
 use rustler::{Encoder, OwnedBinary, Term};
 use std::alloc::{handle_alloc_error, Layout};
@@ -25,10 +25,10 @@ impl RequestId {
     }
 
     /// A part of the identifier: two requests rarely have the same.
-    pub(crate) fn digest(self) -> u64 {
+    pub(crate) fn hash(self) -> u64 {
         // The numbers of consecutive references differ in the first bytes.
-        let [digest @ .., _, _, _, _] = self.0;
-        u64::from_be_bytes(digest)
+        let [hash @ .., _, _, _, _] = self.0;
+        u64::from_be_bytes(hash)
     }
 
     /// The reference. The rest of its external format is taken from a new one, because the node can have got a name
@@ -68,15 +68,15 @@ impl Message {
 }
 
 impl Notice for Message {
-    type Here<'a> = CallEnv<'a>;
+    type Context<'a> = CallEnv<'a>;
 
-    fn tell(self, call: CallEnv<'_>, told: Told) {
-        let answer = match told {
-            Told::Granted(out) => {
+    fn send(self, call: CallEnv<'_>, end: WaitEnd) {
+        let answer = match end {
+            WaitEnd::Granted(out) => {
                 let out = out.encode(call.env()).as_c_arg();
                 enif::tuple(call, &[atoms::acquired().as_c_arg(), out])
             }
-            Told::Closed => atoms::closed().as_c_arg(),
+            WaitEnd::Closed => atoms::closed().as_c_arg(),
         };
         let reference = self.id.reference(call).as_c_arg();
         let message = [atoms::canal_lock().as_c_arg(), reference, answer];

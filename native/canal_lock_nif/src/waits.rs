@@ -2,18 +2,20 @@
 
 use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
-use crate::enif::{self, CallEnv};
-use crate::incarnation::{current, with_table};
+use crate::enif::CallEnv;
+use crate::incarnation::{current, with_table, Incarnation};
+use crate::key::Reading;
 use crate::notice::{Message, RequestId};
 use crate::{caller::Caller, error::CallError};
-use permit_table::{inject, pin, Acquired, Ask, Demand, Given, NotHeld, Waited};
+use permit_table::{inject, pin, Acquired, Demand, Given, NotHeld, Pin, WaitRequest, Waited};
+use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
 use std::num::NonZeroU64;
 use std::sync::LazyLock;
 use std::time::Instant;
 
 mod atoms {
-    rustler::atoms! { done, full, not_alive, not_held, not_waiting, ok, waiting }
+    rustler::atoms! { done, full, more, not_alive, not_held, not_waiting, ok, waiting }
 }
 
 /// Milliseconds since the first request.
@@ -92,15 +94,15 @@ fn wait<'a>(
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let id = RequestId::of(reference);
-        let ask = Ask {
+        let request = WaitRequest {
             demand,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
-            digest: id.digest(),
+            request_hash: id.hash(),
             now: now_ms(),
             notice: Message::new(call, id),
         };
         let table = &open.table;
-        table.wait(pin, caller.holder(), key, ask, watch, call)
+        table.wait(pin, caller.holder(), key, request, watch, call)
     })?;
     let waited = match waited {
         Waited::Permit(out) => answer(call, Acquired::Permit(out)),
@@ -128,7 +130,7 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     let id = RequestId::of(reference);
     let is_it = |message: &Message| message.is_of(id);
     let table = &open.table;
-    if !table.cancel(&pin, caller, id.digest(), is_it, call) {
+    if !table.cancel(&pin, caller, id.hash(), is_it, call) {
         return Ok(atoms::not_waiting());
     }
     if is_timeout {
@@ -137,30 +139,51 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     Ok(atoms::ok())
 }
 
-/// `resized(Key, MaxPer, Buckets, Before) -> done | Before`: a piece. `Before` is 0 for the first one.
+/// `resize(Key, MaxPer, Buckets) -> done | more`: changes the capacity of all requests, and grants a piece of them.
 #[rustler::nif]
-fn resized<'a>(
+fn resize<'a>(
     env: Env<'a>,
     key: Term<'a>,
     max_per: Term<'a>,
     buckets: Term<'a>,
-    before: u64,
-) -> NifResult<Term<'a>> {
+) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
     let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
     let capacity = capacity.ok_or(CallError::BadArg)?;
-    let next = with_table(call, key, |open, pin, key| {
-        let before = (before > 0).then_some(before);
-        let next = open.table.resized(pin, key, capacity, before, call)?;
-        Ok(next)
+    let is_done = with_table(call, key, |open, pin, key| {
+        Ok(open.table.resize(pin, key, capacity, call) || settle_piece(open, pin, key, call))
     })?;
-    rustler::schedule::consume_timeslice(env, PERCENT_OF_PIECE);
-    let next = next.map_or(atoms::done().as_c_arg(), |next| enif::number(call, next));
-    Ok(call.term(next))
+    Ok(progress(env, is_done))
 }
 
-/// The part of a timeslice that a piece of `resized` takes: about 0.1 ms.
-const PERCENT_OF_PIECE: i32 = 10;
+/// `settle(Key) -> done | more`: grants a piece of the requests that can be granted after `resize`.
+#[rustler::nif]
+fn settle<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Atom> {
+    let call = CallEnv::from_env(env);
+    let is_done = with_table(call, key, |open, pin, key| {
+        Ok(settle_piece(open, pin, key, call))
+    })?;
+    Ok(progress(env, is_done))
+}
+
+/// Steps of a piece, which takes about 0.5 ms.
+const STEPS_PER_PIECE: usize = 8;
+
+/// The part of a timeslice that a piece takes.
+const PERCENT_OF_PIECE: i32 = 50;
+
+fn settle_piece(open: &Incarnation, pin: &Pin, key: &Reading<'_>, call: CallEnv<'_>) -> bool {
+    (0..STEPS_PER_PIECE).any(|_| open.table.settle(pin, key, call))
+}
+
+/// A piece that is not the last one has taken its whole time.
+fn progress(env: Env<'_>, is_done: bool) -> Atom {
+    if is_done {
+        return atoms::done();
+    }
+    consume_timeslice(env, PERCENT_OF_PIECE);
+    atoms::more()
+}
 
 /// `waiting(Key) -> N`: the requests that wait.
 #[rustler::nif]

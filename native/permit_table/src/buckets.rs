@@ -198,13 +198,13 @@ impl Buckets {
     }
 
     /// Releases permits of a key with a queue, whose lock is held.
-    pub(crate) fn lower(&self, permits: u64) {
+    pub(crate) fn release_locked(&self, permits: u64) {
         let before = self.word.fetch_sub(permits, Ordering::AcqRel);
         debug_assert!(before != DEAD && before & COUNT >= permits);
     }
 
     /// Takes permits of a key with a queue, whose lock is held, if the number of permits out is still `out`.
-    pub(crate) fn raise(&self, out: u64, permits: u64) -> bool {
+    pub(crate) fn acquire_locked(&self, out: u64, permits: u64) -> bool {
         let word = WAITERS | USED | out;
         self.word
             .compare_exchange(word, word + permits, Ordering::AcqRel, Ordering::Relaxed)

@@ -30,8 +30,6 @@ pub(crate) enum Event {
     Refused,
     ReleasedByDeath,
     NotHeld,
-    /// Permits released by their holders that were not in a slot.
-    Released,
     TimedOut,
     Transferred,
 }

@@ -13,55 +13,31 @@
 //! - **H4** A process whose place is taken, possibly by a dead process with the same word, has its slot in `displaced`.
 //!   The slot at its place counts such processes. If that count is not 0, the process searches `displaced`, so it finds
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
-//!   RELEASING: a process inserts its slot in front, after it has waited until the others are RELEASING.
+//!   RELEASING: a slot is inserted in front, after its maker has waited until the others are RELEASING.
+//! - **H5** A process has one slot, also if it makes its first call while another one gives it a permit. A giver makes a
+//!   displaced slot, and then looks at the place; the process takes the place, and then looks at the count of displaced
+//!   slots. At least one of the two sees what the other has done, because each changes the count by a
+//!   read-modify-write. A giver that sees that the place changes withdraws its slot and looks again. A process that
+//!   finds a slot made for it leaves its place.
 
 use crate::holder::Holder;
-use crate::ledger::{Ledger, Permits};
+use crate::inject;
+use crate::lazy_array::LazyArray;
 use crate::memory::{allocate, free, OutOfMemory};
-use crate::slot::{add_credits, Slot, RELEASING, RETIRING};
+use crate::slot::{Slot, RELEASING, RETIRING};
 use crate::sorted_list::{Ordered, SortedList};
-use crate::sync::{sized, yield_now, Mutex, MutexGuard, Ordering};
-use crate::{epochs::Pin, inject, keys::Node, lazy_array::LazyArray};
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use crate::sync::{ordering, sized, yield_now, Mutex, MutexGuard, Ordering};
+use std::mem;
 use std::ptr::{self, NonNull};
 
 /// Slots per chunk: 64 KiB.
-const CHUNK: usize = sized(2, 64, 1024);
+pub(crate) const CHUNK: usize = sized(2, 64, 1024);
 
 /// The distance between the slots of neighboring places. A processor that fetches a cache line fetches its neighbor
 /// too. So slots on neighboring lines slow each other down when their processes run at the same time, as successive
 /// processes often do. Therefore every second process has its slot half a chunk away. (A model has no cache, and its
 /// chunks are too short.)
 const NEIGHBOR_OFFSET: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
-
-/// Slots that are read in one piece: about a millisecond. With fewer, a reader spends most of its time rescheduling.
-const SLOTS_PER_PIECE: usize = 64 * CHUNK;
-
-/// A piece ends after this many rows.
-const ROWS_PER_PIECE: usize = 4096;
-
-/// The position of a walk over the holders; [`Cursor::default`] is the start. Any value is safe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// The array of slots, the displaced slots, or a shard of the ledger.
-    pub part: u64,
-    /// The next slot: its index in the array, otherwise its word.
-    pub slot: u64,
-    /// The order to continue from in that slot.
-    pub order: u64,
-}
-
-/// [`Cursor::part`]. The shards of the ledger follow each other.
-const ARRAY: u64 = 0;
-const DISPLACED: u64 = 1;
-const LEDGER: u64 = 2;
-
-impl Cursor {
-    fn of_part(part: u64) -> Self {
-        let (slot, order) = (0, 0);
-        Self { part, slot, order }
-    }
-}
 
 /// Totals over all holders of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,19 +60,19 @@ impl Sums {
 }
 
 pub(crate) struct Holders<K> {
-    slots: LazyArray<Slot<K>, CHUNK>,
+    pub(crate) slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
     /// A panic inside the lock (a bug) unlocks it and leaves the list intact: everything that can fail precedes an
     /// insertion, and a removal is one step that cannot panic.
-    displaced: Mutex<SortedList<Displaced<K>>>,
+    pub(crate) displaced: Mutex<SortedList<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
 }
 
 /// The slot of a process whose place in the array is taken.
-struct Displaced<K> {
-    word: u64,
-    slot: NonNull<Slot<K>>,
+pub(crate) struct Displaced<K> {
+    pub(crate) word: u64,
+    pub(crate) slot: NonNull<Slot<K>>,
 }
 
 impl<K> Ordered for Displaced<K> {
@@ -108,11 +84,14 @@ impl<K> Ordered for Displaced<K> {
 // SAFETY: the slot is on the heap and consists of atomics.
 unsafe impl<K: Send + Sync> Send for Displaced<K> {}
 
-/// A slot that [`Holders::search`] has found. For a displaced slot, with the lock under which these are freed.
-type Found<'a, K> = (
+/// A slot of another process. A displaced one with the lock under which these are freed.
+pub(crate) type Found<'a, K> = (
     &'a Slot<K>,
     Option<MutexGuard<'a, SortedList<Displaced<K>>>>,
 );
+
+/// The displaced slots are locked, and none of them is that of the process.
+type NotFound<'a, K> = MutexGuard<'a, SortedList<Displaced<K>>>;
 
 impl<K> Holders<K> {
     /// Slots for `processes` places.
@@ -145,7 +124,7 @@ impl<K> Holders<K> {
     }
 
     /// The slot of a process that is about to acquire. At the first call of a process, `watch` is called. It must
-    /// ensure that [`Holders::release_all`] is called after the death of the process (H3).
+    /// ensure that the callback of its death is called (H3).
     #[inline(always)]
     pub(crate) fn claim<E: From<OutOfMemory>>(
         &self,
@@ -164,71 +143,105 @@ impl<K> Holders<K> {
         holder: Holder,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<&Slot<K>, E> {
-        let index = self.index(holder.place);
-        let home = self.slots.get_or_create(index, |_| Slot::default())?;
-        let slot = match home.occupy(holder.word) {
-            true => home,
-            false => self.displace(home, holder)?,
-        };
-        let unwatched = Unwatched {
-            holders: self,
-            holder,
+        let home = self.home_or_new(holder)?;
+        let claimed = if home.occupy() {
+            let claimed = Claimed {
+                holders: self,
+                holder,
+                slot: home,
+            };
+            // AcqRel: H5.
+            let ordering = ordering("h5_count_read_relaxed", Ordering::AcqRel);
+            if home.displaced().fetch_add(0, ordering) > 0 {
+                if let Ok(given) = self.search_displaced(holder) {
+                    return Ok(given);
+                }
+            }
+            claimed
+        } else {
+            let displaced = match self.search_displaced(holder) {
+                Ok(given) => return Ok(given),
+                Err(displaced) => displaced,
+            };
+            let slot = self.displace(home, holder, displaced)?.0;
+            Claimed {
+                holders: self,
+                holder,
+                slot,
+            }
         };
         inject::panic();
         watch()?;
-        std::mem::forget(unwatched);
+        claimed.slot.assign(holder.word);
+        let slot = claimed.slot;
+        mem::forget(claimed);
         Ok(slot)
     }
 
-    /// Removes all permits of a dead process from its record, exactly once (P4), calls `lower` with those of each key,
-    /// and vacates its slot, unless its word is reused.
-    pub(crate) fn release_all(
+    /// The slot of a process that is given a permit, for the giver. `watch` is called if it has none. It must ensure
+    /// that the callback of its death is called, and returns false if the process is not alive. Then there is no slot.
+    ///
+    /// The process can die at any time: the giver asks for its word under the lock of the overflow (O2).
+    pub(crate) fn slot_of_other<E: From<OutOfMemory>>(
         &self,
         holder: Holder,
-        mut is_reused: impl FnMut() -> bool,
-        mut lower: impl FnMut(&Node<K>, u64),
-    ) {
-        let mut retired = None;
-        let mut release_all = || {
-            if retired.is_none() {
-                retired = self.retire(holder, &mut is_reused);
-            }
-            let Some(slot) = retired else {
-                return;
+        watch: &mut impl FnMut() -> Result<bool, E>,
+    ) -> Result<Option<Found<'_, K>>, E> {
+        let home = self.home_or_new(holder)?;
+        loop {
+            let displaced = match self.search(holder, Slot::holder) {
+                Ok(found) => return Ok(Some(found)),
+                Err(displaced) => displaced,
             };
-            slot.release_all(&mut lower);
-            inject::panic();
-            self.vacate(holder, slot);
-        };
-        // After a panic (a bug), tries once more, with the slot that it had: no word leads to that slot any more.
-        if catch_unwind(AssertUnwindSafe(&mut release_all)).is_err() {
-            release_all();
+            let (slot, displaced) = self.displace(home, holder, displaced)?;
+            let mut made = Made {
+                holders: self,
+                holder,
+                slot,
+                displaced: Some(displaced),
+            };
+            let home_word = home.holder();
+            if home_word == holder.word.get() || home_word == RETIRING {
+                // H5.
+                drop(made);
+                yield_now();
+                continue;
+            }
+            if !watch()? {
+                return Ok(None);
+            }
+            slot.assign(holder.word);
+            let displaced = made.displaced.take();
+            return Ok(Some((slot, displaced)));
         }
     }
 
-    /// Makes the slot of a dead process RELEASING, and so the caller's (H1), unless its word is reused.
-    fn retire(&self, holder: Holder, is_reused: impl FnMut() -> bool) -> Option<&Slot<K>> {
+    /// Replaces the word of a dead process, and makes its slot RELEASING, and so the caller's (H1), unless the word is
+    /// reused.
+    pub(crate) fn retire(
+        &self,
+        holder: Holder,
+        is_reused: impl FnOnce() -> bool,
+    ) -> Option<&Slot<K>> {
         let word = holder.word.get();
-        let slot = self.replace_word(holder, RETIRING)?;
+        let (slot, _) = self.search(holder, |slot| slot.replace_word(word)).ok()?;
         slot.retire(word, is_reused).then_some(slot)
     }
 
-    /// Removes the holder's word from its slot. From then on other threads only read the slot.
-    fn replace_word(&self, holder: Holder, next: u64) -> Option<&Slot<K>> {
-        let read_word = |slot: &Slot<K>| slot.replace_word(holder.word.get(), next);
-        self.search(holder, read_word).map(|(slot, _)| slot)
+    /// Vacates a slot that is RELEASING and has nothing on record. The slot may be freed.
+    pub(crate) fn vacate(&self, holder: Holder, slot: *const Slot<K>) {
+        let home = self.home(holder).expect("older than the slot");
+        if ptr::eq(home, slot) {
+            home.vacate();
+        } else {
+            self.remove_displaced(&mut self.displaced.lock(), holder, slot);
+        }
     }
 
     /// Whether a process has a slot. A process that had one and has none any more is dead, and holds nothing. Waits
     /// like [`Holders::search`].
     pub(crate) fn has(&self, holder: Holder) -> bool {
-        self.search(holder, Slot::holder).is_some()
-    }
-
-    /// Whether a process has a slot with permits. Exact if no call is running.
-    pub(crate) fn has_permits(&self, holder: Holder) -> bool {
-        let found = self.search(holder, Slot::holder);
-        found.is_some_and(|(slot, _lock)| slot.permits() > 0)
+        self.search(holder, Slot::holder).is_ok()
     }
 
     /// Totals over all processes. Walks over the slots, one cache line each. Exact if no call is running.
@@ -245,164 +258,15 @@ impl<K> Holders<K> {
         sums
     }
 
-    /// Appends a piece of what a process holds, from this order on. Returns the order to continue from.
-    pub(crate) fn snapshot<'a>(
-        &self,
-        pin: &'a Pin,
-        ledger: &Ledger<K>,
-        holder: Holder,
-        from: u64,
-        rows: &mut Vec<Permits<'a, K>>,
-    ) -> Result<Option<u64>, OutOfMemory> {
-        self.snapshot_one(pin, ledger, holder, None, from, rows)
-    }
-
-    fn snapshot_one<'a>(
-        &self,
-        pin: &'a Pin,
-        ledger: &Ledger<K>,
-        holder: Holder,
-        only: Option<&Node<K>>,
-        from: u64,
-        rows: &mut Vec<Permits<'a, K>>,
-    ) -> Result<Option<u64>, OutOfMemory> {
-        let start = rows.len();
-        let Some((slot, _lock)) = self.search(holder, Slot::holder) else {
-            let mut credits = Vec::new();
-            let next = ledger.copy(pin, holder.word(), from, only, false, &mut credits)?;
-            add_credits(holder.word(), credits.into_iter(), start, rows)?;
-            return Ok(next.flatten());
-        };
-        let next = slot.snapshot(pin, ledger, only, false, from, rows)?;
-        // The slot can have got another process in between.
-        if rows[start..].iter().any(|row| row.holder != holder.word()) {
-            rows.truncate(start);
-        }
-        Ok(next)
-    }
-
-    /// Appends a piece of what all processes hold, of all keys or of one, from the cursor on. Returns where to
-    /// continue. After the array come the displaced slots, then the processes whose entries in the ledger are apart.
-    pub(crate) fn snapshot_from<'a>(
-        &self,
-        pin: &'a Pin,
-        ledger: &Ledger<K>,
-        mut cursor: Cursor,
-        only: Option<&Node<K>>,
-        rows: &mut Vec<Permits<'a, K>>,
-    ) -> Result<Option<Cursor>, OutOfMemory> {
-        let mut slots_read = 0;
-        while cursor.part == ARRAY {
-            let index = cursor.slot as usize;
-            let Some(slots) = self.slots.rest_of_chunk(index) else {
-                cursor = self.next_chunk(index);
-                continue;
-            };
-            for slot in slots {
-                if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
-                    return Ok(Some(cursor));
-                }
-                if let Some(order) = slot.snapshot(pin, ledger, only, true, cursor.order, rows)? {
-                    return Ok(Some(Cursor { order, ..cursor }));
-                }
-                slots_read += 1;
-                cursor.slot += 1;
-                cursor.order = 0;
-            }
-        }
-        self.snapshot_displaced(pin, ledger, cursor, only, rows)
-    }
-
-    /// The start of the next chunk that exists.
-    fn next_chunk(&self, index: usize) -> Cursor {
-        let mut chunks = index / CHUNK..self.slots.chunk_count();
-        let next = chunks.find(|chunk| self.slots.chunk(*chunk).is_some());
-        Cursor {
-            part: next.map_or(DISPLACED, |_| ARRAY),
-            slot: next.map_or(0, |chunk| (chunk * CHUNK) as u64),
-            order: 0,
-        }
-    }
-
-    fn snapshot_displaced<'a>(
-        &self,
-        pin: &'a Pin,
-        ledger: &Ledger<K>,
-        mut cursor: Cursor,
-        only: Option<&Node<K>>,
-        rows: &mut Vec<Permits<'a, K>>,
-    ) -> Result<Option<Cursor>, OutOfMemory> {
-        while cursor.part == DISPLACED {
-            if rows.len() >= ROWS_PER_PIECE {
-                return Ok(Some(cursor));
-            }
-            let displaced = self.displaced.lock();
-            let mut slots = displaced.from(cursor.slot);
-            let Some(next) = slots.next() else {
-                cursor = Cursor::of_part(LEDGER);
-                break;
-            };
-            if next.word > cursor.slot {
-                cursor.slot = next.word;
-                cursor.order = 0;
-            }
-            // SAFETY: slots are freed under this lock.
-            let slot = unsafe { next.slot.as_ref() };
-            if let Some(order) = slot.snapshot(pin, ledger, only, true, cursor.order, rows)? {
-                return Ok(Some(Cursor { order, ..cursor }));
-            }
-            cursor = match cursor.slot.checked_add(1) {
-                Some(slot) => Cursor {
-                    slot,
-                    order: 0,
-                    ..cursor
-                },
-                None => Cursor::of_part(LEDGER),
-            };
-        }
-        self.snapshot_ledger(pin, ledger, cursor, only, rows)
-    }
-
-    fn snapshot_ledger<'a>(
-        &self,
-        pin: &'a Pin,
-        ledger: &Ledger<K>,
-        mut cursor: Cursor,
-        only: Option<&Node<K>>,
-        rows: &mut Vec<Permits<'a, K>>,
-    ) -> Result<Option<Cursor>, OutOfMemory> {
-        let mut holders = Vec::new();
-        loop {
-            holders.clear();
-            let shard = (cursor.part - LEDGER) as usize;
-            let Some((shard, slot)) = ledger.apart((shard, cursor.slot), &mut holders)? else {
-                return Ok(None);
-            };
-            for holder in holders.drain(..) {
-                if holder.word() > cursor.slot {
-                    cursor.slot = holder.word();
-                    cursor.order = 0;
-                }
-                if rows.len() >= ROWS_PER_PIECE {
-                    return Ok(Some(cursor));
-                }
-                let from = cursor.order;
-                if let Some(order) = self.snapshot_one(pin, ledger, holder, only, from, rows)? {
-                    return Ok(Some(Cursor { order, ..cursor }));
-                }
-            }
-            cursor = Cursor {
-                part: LEDGER + shard as u64,
-                slot,
-                order: 0,
-            };
-        }
-    }
-
     /// The slot at the place of a process, which may belong to another one.
     #[inline(always)]
     fn home(&self, holder: Holder) -> Option<&Slot<K>> {
         self.slots.get(self.index(holder.place))
+    }
+
+    fn home_or_new(&self, holder: Holder) -> Result<&Slot<K>, OutOfMemory> {
+        let index = self.index(holder.place);
+        self.slots.get_or_create(index, |_| Slot::default())
     }
 
     #[inline(always)]
@@ -414,60 +278,91 @@ impl<K> Holders<K> {
     /// As [`Holders::find`], if the home slot is RETIRING, or if displaced slots belong there.
     #[cold]
     fn find_slow(&self, holder: Holder) -> Option<&Slot<K>> {
-        self.search(holder, Slot::holder).map(|(slot, _)| slot)
+        self.search(holder, Slot::holder).ok().map(|(slot, _)| slot)
     }
 
-    /// The slot at which `read_word` returns the holder's word. Waits while a slot is RETIRING that can have had the
-    /// word.
+    /// The slot at which `read_word` returns the holder's word. Waits while a slot is RETIRING that can get the word.
     ///
     /// If the caller is neither the process itself nor has replaced the word, it may use the slot only while it keeps
     /// the result.
-    fn search(&self, holder: Holder, read_word: impl Fn(&Slot<K>) -> u64) -> Option<Found<'_, K>> {
-        let home = self.home(holder)?;
+    pub(crate) fn search(
+        &self,
+        holder: Holder,
+        read_word: impl Fn(&Slot<K>) -> u64,
+    ) -> Result<Found<'_, K>, NotFound<'_, K>> {
         let word = holder.word.get();
         loop {
-            let mut seen = read_word(home);
-            if seen == word {
-                return Some((home, None));
+            let home = self.home(holder);
+            let mut seen = home.map_or(0, &read_word);
+            if let Some(home) = home.filter(|_| seen == word) {
+                return Ok((home, None));
             }
             if seen != RETIRING {
                 let displaced = self.displaced.lock();
-                let slot = displaced.find(word, |_| true)?.slot;
+                let Some(found) = displaced.find(word, |_| true) else {
+                    return Err(displaced);
+                };
                 // SAFETY: slots are freed under this lock, so the lock is returned with the slot.
-                let slot = unsafe { slot.as_ref() };
+                let slot = unsafe { found.slot.as_ref() };
                 seen = read_word(slot);
                 if seen == word {
-                    return Some((slot, Some(displaced)));
+                    return Ok((slot, Some(displaced)));
                 }
                 if seen != RETIRING {
-                    return None;
+                    return Err(displaced);
                 }
             }
             yield_now();
         }
     }
 
-    fn displace(&self, home: &Slot<K>, holder: Holder) -> Result<&Slot<K>, OutOfMemory> {
+    /// The displaced slot of the calling process, if a giver has made one. Waits while one is RETIRING that can have its
+    /// word.
+    fn search_displaced(&self, holder: Holder) -> Result<&Slot<K>, NotFound<'_, K>> {
+        loop {
+            let displaced = self.displaced.lock();
+            let Some(found) = displaced.find(holder.word.get(), |_| true) else {
+                return Err(displaced);
+            };
+            // SAFETY: slots are freed under this lock. That of the calling process is freed at its death.
+            let slot = unsafe { found.slot.as_ref() };
+            match slot.holder() {
+                RETIRING => yield_now(),
+                RELEASING => return Err(displaced),
+                _ => return Ok(slot),
+            }
+        }
+    }
+
+    /// Makes a displaced slot for a process. It is RETIRING.
+    #[allow(clippy::type_complexity)]
+    fn displace<'a>(
+        &self,
+        home: &Slot<K>,
+        holder: Holder,
+        mut displaced: NotFound<'a, K>,
+    ) -> Result<(&Slot<K>, NotFound<'a, K>), OutOfMemory> {
         let word = holder.word.get();
-        let mut displaced = self.displaced.lock();
         let vacancy = displaced.reserve(word)?;
         let slot = allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
         // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
         let slot = unsafe { slot.as_ref() };
-        slot.occupy(holder.word);
-        home.displaced().fetch_add(1, Ordering::Relaxed);
-        Ok(slot)
+        slot.occupy();
+        // AcqRel: H5.
+        let ordering = ordering("h5_count_changed_relaxed", Ordering::AcqRel);
+        home.displaced().fetch_add(1, ordering);
+        Ok((slot, displaced))
     }
 
-    /// Vacates a slot that is RELEASING and has nothing on record. The slot may be freed.
-    fn vacate(&self, holder: Holder, slot: *const Slot<K>) {
+    /// Removes and frees a displaced slot that is RELEASING and has nothing on record.
+    fn remove_displaced(
+        &self,
+        displaced: &mut SortedList<Displaced<K>>,
+        holder: Holder,
+        slot: *const Slot<K>,
+    ) {
         let home = self.home(holder).expect("older than the slot");
-        if ptr::eq(home, slot) {
-            home.vacate();
-            return;
-        }
-        let mut displaced = self.displaced.lock();
         let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
         let removed = displaced.remove(holder.word.get(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
@@ -491,17 +386,36 @@ impl<K> Drop for Holders<K> {
     }
 }
 
-/// A slot whose process is not watched yet. It is vacated on drop, which happens if `watch` fails or panics. If the
-/// process kept the slot, nothing would release its permits after its death (H3).
-struct Unwatched<'a, K> {
+/// A slot that its process has taken, and that is RETIRING, because the process is not watched yet. It is vacated on
+/// drop: if `watch` fails or panics, or if a giver has made another slot for the process. If the process kept the slot,
+/// nothing would release its permits after its death (H3).
+struct Claimed<'a, K> {
     holders: &'a Holders<K>,
     holder: Holder,
+    slot: &'a Slot<K>,
 }
 
-impl<K> Drop for Unwatched<'_, K> {
+impl<K> Drop for Claimed<'_, K> {
     fn drop(&mut self) {
-        if let Some(slot) = self.holders.replace_word(self.holder, RELEASING) {
-            self.holders.vacate(self.holder, slot);
+        // First, because readers that have the displaced slots locked wait while it is RETIRING.
+        self.slot.discard();
+        self.holders.vacate(self.holder, self.slot);
+    }
+}
+
+/// A displaced slot that a giver has made. It is freed on drop, while the displaced slots are still locked.
+struct Made<'a, K> {
+    holders: &'a Holders<K>,
+    holder: Holder,
+    slot: &'a Slot<K>,
+    displaced: Option<NotFound<'a, K>>,
+}
+
+impl<K> Drop for Made<'_, K> {
+    fn drop(&mut self) {
+        if let Some(displaced) = &mut self.displaced {
+            self.holders
+                .remove_displaced(displaced, self.holder, self.slot);
         }
     }
 }

@@ -6,17 +6,17 @@
 //! - A process that inherits (`holder.rs`) keeps what the dead process held. Of two processes with the same word, one
 //!   of them dead, both may be reported.
 //!
-//! Only two kinds of holders wait for an inspection. A holder of more than two keys waits while the list of its keys is
-//! copied or searched. A holder whose place is taken (H4) waits while a displaced slot is read. The inspection
+//! Only two kinds of holders wait for an inspection. A holder of more than two keys, or of permits that other threads
+//! have recorded, waits while its overflow is copied. A holder whose place is taken (H4) waits while a displaced slot is read. The inspection
 //! itself can wait some microseconds for a callback that decides about a slot (H1).
 //!
 //! The totals are not computed here: [`Table::usage`] adds them up without a walk over the keys.
 
 use crate::holder::Holder;
-use crate::holders::Cursor;
 use crate::keys::Key;
-use crate::ledger::Permits;
-use crate::queues::{Line, Notice};
+use crate::queues::{Notice, QueueInfo};
+use crate::reading::{Permits, Wanted};
+use crate::walk::Cursor;
 use crate::{epochs, memory::OutOfMemory, table::Table};
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -74,8 +74,11 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let (holders, ledger) = (&self.holders, &self.ledger);
-        let next = holders.snapshot_from(&pin, ledger, cursor, None, &mut rows)?;
+        let wanted = Wanted {
+            pin: &pin,
+            only: None,
+        };
+        let next = self.holders.read_from(wanted, cursor, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }
@@ -83,7 +86,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// Whether a process that was visited as a holder still has a slot. If not, it has died since, and its permits have
     /// been released. `visit` may call this.
     pub fn knows(&self, holder: Holder) -> bool {
-        self.holders.has(holder) || self.ledger.has(holder)
+        self.holders.has(holder)
     }
 
     /// As [`Table::permits_from`], for one key only.
@@ -97,12 +100,15 @@ impl<K: Key, N: Notice> Table<K, N> {
         visit: impl FnMut(Permits<'_, K>),
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
-        let Some(wanted) = self.keys.get(&pin, self.order(query), query) else {
+        let Some(node) = self.keys.get(&pin, self.order(query), query) else {
             return Ok(None);
         };
         let mut rows = Vec::new();
-        let (holders, ledger) = (&self.holders, &self.ledger);
-        let next = holders.snapshot_from(&pin, ledger, cursor, Some(wanted), &mut rows)?;
+        let wanted = Wanted {
+            pin: &pin,
+            only: Some(node),
+        };
+        let next = self.holders.read_from(wanted, cursor, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }
@@ -115,13 +121,13 @@ impl<K: Key, N: Notice> Table<K, N> {
     pub fn queues_from(
         &self,
         from: (usize, u64),
-        mut visit: impl FnMut(&K, Line),
+        mut visit: impl FnMut(&K, QueueInfo),
     ) -> Result<Option<(usize, u64)>, OutOfMemory> {
         let pin = epochs::pin();
-        let mut lines = Vec::new();
-        let next = self.queues.copy(&pin, from, &mut lines)?;
-        let lines = lines.into_iter();
-        lines.for_each(|(node, line)| visit(&node.key, line));
+        let mut queues = Vec::new();
+        let next = self.queues.copy(&pin, from, &mut queues)?;
+        let queues = queues.into_iter();
+        queues.for_each(|(node, info)| visit(&node.key, info));
         Ok(next)
     }
 
@@ -138,9 +144,11 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Option<u64>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let next = self
-            .holders
-            .snapshot(&pin, &self.ledger, holder, from, &mut rows)?;
+        let wanted = Wanted {
+            pin: &pin,
+            only: None,
+        };
+        let next = self.holders.read_one(wanted, holder, from, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }

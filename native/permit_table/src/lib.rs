@@ -99,16 +99,19 @@ pub mod inject;
 mod inspect;
 mod keys;
 mod lazy_array;
-mod ledger;
 mod memory;
 mod out_of_memory;
+mod overflow;
+mod queue;
 mod queues;
+mod reading;
 mod slot;
 mod sorted_list;
 mod sweep;
 mod table;
 mod transfers;
 mod waits;
+mod walk;
 
 #[cfg(all(test, not(loom)))]
 #[path = "../tests/common/allocated.rs"]
@@ -122,15 +125,15 @@ pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp, thread_of};
 pub use holder::Holder;
-pub use holders::Cursor;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
-pub use ledger::Permits;
 pub use memory::{reserve, OutOfMemory};
-pub use queues::{Line, NoNotice, Notice, Told};
+pub use queues::{NoNotice, Notice, QueueInfo, WaitEnd};
+pub use reading::Permits;
 pub use slot::NotHeld;
 pub use sorted_list::{Ordered, SortedList, Vacancy};
 pub use sweep::Progress;
 pub use table::{Acquired, Table, Totals, Usage};
 pub use transfers::Given;
-pub use waits::{Ask, Waited};
+pub use waits::{WaitRequest, Waited};
+pub use walk::Cursor;

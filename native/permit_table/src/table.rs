@@ -8,7 +8,7 @@
 //! - **P3 O(1) in buckets**: the capacity is a product, and the word a sum.
 //! - **P4 No leak**: a counted permit is put on the holder's record in the same call, and the report of the holder's
 //!   death leads to that record (H3).
-//! - **P5 Only a holder releases**: a release starts from the caller's own records, in its slot or in the ledger.
+//! - **P5 Only a holder releases**: a release starts from the caller's own record.
 //! - **P6 Resizing is free**: the capacity is an argument of the call. Only a request that waits stores it.
 //! - **P8 Idle keys cost nothing**: [`Table::sweep_step`].
 //! - **P9**: memory is reserved before the count changes. After that, nothing can fail.
@@ -19,9 +19,8 @@ use crate::counters::{Counters, Event};
 use crate::holder::Holder;
 use crate::holders::Holders;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
-use crate::ledger::Ledger;
 use crate::memory::OutOfMemory;
-use crate::queues::{NoNotice, Notice, Parts, Queues};
+use crate::queues::{NoNotice, Notice, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
@@ -30,6 +29,7 @@ use ahash::RandomState;
 use equivalent::Equivalent;
 use std::cell::Cell;
 use std::hash::Hash;
+use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// The result of [`Table::acquire`].
@@ -89,7 +89,6 @@ pub struct Totals {
 pub struct Table<K: Key, N: Notice = NoNotice> {
     pub(crate) keys: Keys<K>,
     pub(crate) holders: Holders<K>,
-    pub(crate) ledger: Ledger<K>,
     pub(crate) queues: Queues<K, N>,
     pub(crate) counters: Counters,
     /// A panic inside the lock leaves a step incomplete; `sweep.rs` says how the next one completes it.
@@ -108,7 +107,6 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(Self {
             keys: Keys::new()?,
             holders: Holders::new(processes)?,
-            ledger: Ledger::new()?,
             queues: Queues::new()?,
             counters: Counters::new()?,
             sweep: Mutex::new(Sweep::new()),
@@ -241,7 +239,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         }
     }
 
-    /// Releases one permit of a key. If a request waits for it, it is handed over: `here` tells the waiter.
+    /// Releases one permit of a key. If a request waits for it, it is handed over: `context` sends the message.
     ///
     /// # Errors
     /// [`NotHeld`] if the holder has none: nothing has changed (P5).
@@ -254,9 +252,9 @@ impl<K: Key, N: Notice> Table<K, N> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> Result<(), NotHeld> {
-        if self.release_known(pin, holder, query, here) {
+        if self.release_known(pin, holder, query, context) {
             return Ok(());
         }
         self.counters.count(pin, Event::NotHeld);
@@ -272,11 +270,10 @@ impl<K: Key, N: Notice> Table<K, N> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> bool {
-        let slot = self.holders.find(holder);
-        self.release_from_entry(slot, query, here)
-            || self.release_from_list(pin, holder, slot, query, here)
+        self.release_inline(pin, holder, query, context)
+            || self.release_overflow(pin, holder, query, context)
     }
 
     /// As [`Table::release_known`], for a key in the slot itself: the latest key and one more. Nothing is hashed.
@@ -286,80 +283,75 @@ impl<K: Key, N: Notice> Table<K, N> {
         _pin: &Pin,
         holder: Holder,
         query: &Q,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> bool {
-        self.release_from_entry(self.holders.find(holder), query, here)
-    }
-
-    /// As [`Table::release_known`], for all other keys: those in the list of the slot, and those in the ledger.
-    pub fn release_further<Q: Hash + Equivalent<K>>(
-        &self,
-        pin: &Pin,
-        holder: Holder,
-        query: &Q,
-        here: N::Here<'_>,
-    ) -> bool {
-        self.release_from_list(pin, holder, self.holders.find(holder), query, here)
-    }
-
-    #[inline(always)]
-    fn release_from_entry<Q: Equivalent<K>>(
-        &self,
-        slot: Option<&Slot<K>>,
-        query: &Q,
-        here: N::Here<'_>,
-    ) -> bool {
-        let lower = |node: &Node<K>| self.lower(node, 1, here);
+        let lower = |node: &Node<K>| self.lower(node, 1, context);
+        let slot = self.holders.find(holder);
         slot.is_some_and(|slot| slot.release_inline(query, lower).is_ok())
     }
 
+    /// As [`Table::release_known`], for all other keys: those in the overflow of the slot.
     #[cold]
-    fn release_from_list<Q: Hash + Equivalent<K>>(
+    pub fn release_overflow<Q: Hash + Equivalent<K>>(
         &self,
-        pin: &Pin,
+        _pin: &Pin,
         holder: Holder,
-        slot: Option<&Slot<K>>,
         query: &Q,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> bool {
+        let lower = |node: &Node<K>| self.lower(node, 1, context);
         let order = || self.order(query);
-        let lower = |node: &Node<K>| self.lower(node, 1, here);
-        slot.is_some_and(|slot| slot.release_further(query, order, lower).is_ok())
-            || !self.ledger.is_empty() && self.release_credit(pin, holder, query, here)
+        let slot = self.holders.find(holder);
+        slot.is_some_and(|slot| slot.release_overflow(query, order, lower).is_ok())
     }
 
-    #[cold]
-    fn release_credit<Q: Hash + Equivalent<K>>(
+    /// Releases several permits of a key: all or none.
+    ///
+    /// # Errors
+    /// [`NotHeld`] if the holder has fewer: nothing has changed.
+    ///
+    /// # Cost
+    /// As [`Table::release`], plus a lock, and 0.5 µs per waiter that is granted.
+    pub fn release_many<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        here: N::Here<'_>,
-    ) -> bool {
-        let order = self.order(query);
-        let Some(node) = self.ledger.release(holder, query, order) else {
-            return false;
+        permits: NonZeroU64,
+        context: N::Context<'_>,
+    ) -> Result<(), NotHeld> {
+        let permits = permits.get();
+        let Some((slot, node)) = self.held_at_least(holder, query, permits) else {
+            self.counters.count(pin, Event::NotHeld);
+            return Err(NotHeld);
         };
-        self.counters.count(pin, Event::Released);
-        // SAFETY: the count includes the permit (K6).
-        self.lower(unsafe { node.as_ref() }, 1, here);
-        true
+        let rest = permits - slot.take_inline(node, permits);
+        if let Some(overflow) = slot.overflow().filter(|_| rest > 0) {
+            overflow.lock().take(node, rest);
+        }
+        slot.count_releases(permits);
+        self.lower(node, permits, context);
+        Ok(())
+    }
+
+    /// The slot of a holder, and the node of a key, if it has at least `permits` of it. Only calls of the holder can
+    /// make it fewer.
+    pub(crate) fn held_at_least<Q: Hash + Equivalent<K>>(
+        &self,
+        holder: Holder,
+        query: &Q,
+        permits: u64,
+    ) -> Option<(&Slot<K>, &Node<K>)> {
+        let slot = self.holders.find(holder)?;
+        let (node, held) = slot.held(query, self.order(query))?;
+        (held >= permits).then_some((slot, node))
     }
 
     /// Lowers the count by permits that have left the record, or hands them to waiters.
     #[inline(always)]
-    pub(crate) fn lower(&self, node: &Node<K>, permits: u64, here: N::Here<'_>) {
+    fn lower(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
         if !node.buckets.release(permits) {
-            self.parts().hand_over(node, permits, here);
-        }
-    }
-
-    /// What waiting needs.
-    #[inline(always)]
-    pub(crate) fn parts(&self) -> Parts<'_, K, N> {
-        Parts {
-            queues: &self.queues,
-            ledger: &self.ledger,
+            self.queues.hand_over(node, permits, context);
         }
     }
 
@@ -368,61 +360,55 @@ impl<K: Key, N: Notice> Table<K, N> {
     ///
     /// `is_reused` is asked whether another process with the holder's word is alive by now. If so, nothing is released:
     /// that process holds it all. Before `is_reused` returns true, it must ensure another call of this method after the
-    /// death of that process. It must not call this table: calls that look for the holder's records wait for its
-    /// answer. It is called once for the holder's slot, once for the ledger, and once more if it panics.
+    /// death of that process. It must not call this table: calls that look for the holder's slot wait for its answer.
+    /// It is called once, and once more if it panics.
     ///
     /// # Cost
-    /// O(keys held): 20 to 300 ns each, depending on how many of them are in a cache, and 0.5 µs per waiter that is
-    /// granted.
+    /// O(keys held): 20 to 300 ns each, depending on how many of them are in a cache, and 0.5 µs per request that waits
+    /// and per waiter that is granted.
     pub fn release_all(
         &self,
         pin: &Pin,
         holder: Holder,
         mut is_reused: impl FnMut() -> bool,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> u64 {
         let released = Cell::new(0);
-        let mut lower = |node: &Node<K>, permits: u64| {
-            released.set(released.get() + permits);
-            self.lower(node, permits, here);
-        };
-        // First the slot. A process that inherits it is not watched by itself, so its entry in the ledger is found only
-        // after the decision about the slot.
-        self.holders.release_all(holder, &mut is_reused, &mut lower);
-        if self.ledger.is_empty() {
-            return self.count_deaths(pin, released.get());
-        }
-        let mut buried = None;
-        let mut release_credits = || {
-            buried = buried.or_else(|| self.ledger.bury(holder, &mut is_reused));
-            let Some(id) = buried else {
-                return;
-            };
-            self.end_waits(pin, holder, id, here);
-            while let Some((node, permits)) = self.ledger.next_permits(holder, id) {
-                // SAFETY: the count includes the permits (K6).
-                lower(unsafe { node.as_ref() }, permits);
-                inject::panic();
+        let mut retired = None;
+        let mut attempt = || {
+            retired = retired.or_else(|| self.holders.retire(holder, &mut is_reused));
+            if let Some(slot) = retired {
+                self.release_slot(pin, slot, &released, context);
+                self.holders.vacate(holder, slot);
             }
         };
-        // After a panic (a bug), tries once more, as for the slot.
-        if catch_unwind(AssertUnwindSafe(&mut release_credits)).is_err() {
-            release_credits();
+        // After a panic (a bug), tries once more, with the slot that it had: no word leads to that slot any more.
+        if catch_unwind(AssertUnwindSafe(&mut attempt)).is_err() {
+            attempt();
         }
-        self.count_deaths(pin, released.get())
+        self.counters
+            .add(pin, Event::ReleasedByDeath, released.get());
+        released.get()
     }
 
-    fn count_deaths(&self, pin: &Pin, released: u64) -> u64 {
-        let event = Event::ReleasedByDeath;
-        self.counters.add(pin, event, released);
-        released
-    }
-
-    fn end_waits(&self, pin: &Pin, holder: Holder, id: u64, here: N::Here<'_>) {
-        while let Some(wait) = self.ledger.next_wait(holder, id) {
-            // SAFETY: pinned before. If it does not wait any more, it has left the entry too (W5).
-            unsafe { self.parts().cancel(pin, &wait, |_| true, here) };
+    /// Ends the requests of a dead process, and then releases its permits, with those that its requests were granted
+    /// (W5).
+    fn release_slot(
+        &self,
+        pin: &Pin,
+        slot: &Slot<K>,
+        released: &Cell<u64>,
+        context: N::Context<'_>,
+    ) {
+        while let Some(wait) = slot.any_wait() {
+            // SAFETY: pinned before. If it does not wait any more, it has left the record too (W5).
+            unsafe { self.queues.cancel(pin, &wait, |_| true, context) };
         }
+        slot.release_all(|node, permits| {
+            released.set(released.get() + permits);
+            self.lower(node, permits, context);
+        });
+        inject::panic();
     }
 
     /// The number of permits of a key that are out.
@@ -457,22 +443,17 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
         let held = self.holders.sums();
-        let credits = self
-            .ledger
-            .credits(|holder| self.holders.has_permits(holder));
-        let permits = held.permits + credits.permits;
-        let released = held.released + self.counters.sum(Event::Released);
         let released_by_death = self.counters.sum(Event::ReleasedByDeath);
         Usage {
             keys: self.keys.len(),
-            permits,
-            holders: held.holders + credits.holders,
+            permits: held.permits,
+            holders: held.holders,
             waiting: self.queues.len(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: permits + released + released_by_death,
+                granted: held.permits + held.released + released_by_death,
                 refused: self.counters.sum(Event::Refused),
-                released,
+                released: held.released,
                 released_by_death,
                 not_held: self.counters.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),

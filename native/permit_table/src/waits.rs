@@ -10,9 +10,8 @@ use crate::epochs::Pin;
 use crate::holder::Holder;
 use crate::keys::{Inserted, Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
-use crate::queues::{InHand, Locked, Notice, Request};
+use crate::queues::{NewWaiter, Notice, QueueGuard, Undistributed};
 use crate::slot::Slot;
-use crate::sync::seeded;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -32,33 +31,33 @@ pub enum Waited {
 
 /// A request that may wait.
 #[derive(Debug)]
-pub struct Ask<N> {
+pub struct WaitRequest<N> {
     /// The permits and the capacity.
     pub demand: Demand,
     /// The most requests that may wait for the key before this one.
     pub max_waiting: usize,
     /// Finds the request when it is cancelled: any number that the caller can compute again.
-    pub digest: u64,
+    pub request_hash: u64,
     /// The time, in any unit, which [`Table::queues_from`] returns.
     pub now: u64,
-    /// Tells the end of the request.
+    /// Sends the end of the request.
     pub notice: N,
 }
 
-/// A node with a queue, which is ended on drop if no request waits.
-struct Queued<'a, 'l, K, N: Notice> {
-    shard: &'l mut Locked<'a, K, N>,
+/// A request in the queue of a node, whose call has not succeeded yet. On drop, by an error or a panic, it leaves the
+/// queue, and the queue ends if no request waits.
+struct Joining<'a, 'l, K, N: Notice> {
+    guard: &'l mut QueueGuard<'a, K, N>,
     node: &'l Node<K>,
-    /// A request whose call has not succeeded yet. On drop, by a panic, it leaves the queue.
-    unsettled: Option<u64>,
+    number: Option<u64>,
 }
 
-impl<K, N: Notice> Drop for Queued<'_, '_, K, N> {
+impl<K, N: Notice> Drop for Joining<'_, '_, K, N> {
     fn drop(&mut self) {
-        if let Some(number) = self.unsettled {
-            self.shard.withdraw(self.node, number);
+        match self.number {
+            Some(number) => self.guard.withdraw(self.node, number, drop),
+            None => self.guard.end_if_empty(self.node),
         }
-        self.shard.end_if_empty(self.node);
     }
 }
 
@@ -77,49 +76,45 @@ impl<K: Key, N: Notice> Table<K, N> {
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        ask: Ask<N>,
+        request: WaitRequest<N>,
         watch: impl FnOnce() -> Result<(), E>,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> Result<Waited, E> {
         let order = self.order(query);
-        let max_waiting = ask.max_waiting;
         let find = || self.keys.get(pin, order, query);
-        let refused = |shard: &Locked<'_, K, N>, found: Option<&Node<K>>| {
-            if shard.is_closed() {
+        let refusal = |guard: &QueueGuard<'_, K, N>, found: Option<&Node<K>>| {
+            if guard.is_closed() {
                 return Some(Waited::Closed);
             }
-            shard.is_full(found, max_waiting).then_some(Waited::Full)
+            let (capacity, most) = (request.demand.capacity, request.max_waiting);
+            guard.is_full(found, capacity, most).then_some(Waited::Full)
         };
-        // Before the process gets a slot and is watched (P2).
-        if let Some(refused) = refused(&self.parts().lock(order), find()) {
-            return Ok(refused);
-        }
-        let slot = self.holders.claim(holder, watch)?;
+        let slot = match self.holders.find(holder) {
+            Some(slot) => slot,
+            None => {
+                // Before the process gets a slot and is watched (P2).
+                if let Some(refused) = refusal(&self.queues.lock(order), find()) {
+                    return Ok(refused);
+                }
+                self.holders.claim(holder, watch)?
+            }
+        };
         let mut new = None;
-        let mut shard = self.parts().lock(order);
-        loop {
+        let mut guard = self.queues.lock(order);
+        let node = loop {
             let found = find();
-            if let Some(refused) = refused(&shard, found) {
+            if let Some(refused) = refusal(&guard, found) {
                 return Ok(refused);
             }
-            let too_soon = match found {
-                Some(node) if seeded("w1_looked_before_the_bit") => {
-                    self.try_acquire_node(slot, node, ask.demand)?.ok()
-                }
-                _ => None,
-            };
-            if let Some(out) = too_soon {
-                return Ok(Waited::Permit(out));
-            }
             let opened = match found {
-                Some(node) if shard.has_queue(node) => Some(node),
-                Some(node) => shard.open(order, || node.buckets.set_waiters().then_some(node))?,
+                Some(node) if guard.has_queue(node) => Some(node),
+                Some(node) => guard.open(order, || node.buckets.set_waiters().then_some(node))?,
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
                         None => NewNode::with(Buckets::with_waiters(), query, order)?,
                     };
-                    shard.open(order, || match self.keys.insert(pin, query, made) {
+                    guard.open(order, || match self.keys.insert(pin, query, made) {
                         Inserted::New(node) => Some(node),
                         Inserted::Present(returned) => {
                             new = Some(returned);
@@ -130,63 +125,42 @@ impl<K: Key, N: Notice> Table<K, N> {
             };
             // `None`: the node has died, or another caller has inserted the key.
             if let Some(node) = opened {
-                let queued = Queued {
-                    shard: &mut shard,
-                    node,
-                    unsettled: None,
-                };
-                return Ok(self.acquire_or_push(slot, holder, queued, ask, here)?);
+                break node;
             }
-        }
-    }
-
-    fn acquire_or_push(
-        &self,
-        slot: &Slot<K>,
-        holder: Holder,
-        mut queued: Queued<'_, '_, K, N>,
-        ask: Ask<N>,
-        here: N::Here<'_>,
-    ) -> Result<Waited, OutOfMemory> {
-        let Ask {
-            demand,
-            digest,
-            now,
-            notice,
-            ..
-        } = ask;
-        let node = queued.node;
-        if !seeded("w1_looked_before_the_bit") {
-            if let Ok(out) = self.try_acquire_node(slot, node, demand)? {
-                return Ok(Waited::Permit(out));
-            }
-        }
-        let request = Request {
-            holder,
-            demand,
-            digest,
-            since: now,
-            notice,
         };
-        let number = queued.shard.next_number();
-        if !queued.shard.push(node, request)? {
+        let mut joining = Joining {
+            guard: &mut guard,
+            node,
+            number: None,
+        };
+        // WAITERS is set by now (P12).
+        if let Ok(out) = self.try_acquire_node(slot, node, request.demand)? {
+            return Ok(Waited::Permit(out));
+        }
+        let waiter = NewWaiter {
+            overflow: slot.overflow_or_new()?,
+            id: holder.word(),
+            demand: request.demand,
+            request_hash: request.request_hash,
+            since: request.now,
+            notice: request.notice,
+        };
+        joining.number = joining.guard.push(node, waiter)?;
+        if joining.number.is_none() {
             return Ok(Waited::Full);
         }
-        queued.unsettled = Some(number);
-        if seeded("w1_looked_before_the_bit") {
-            queued.unsettled = None;
-            return Ok(Waited::Waiting);
-        }
-        let mut hand = InHand { node, permits: 0 };
         // It was refused above, and the count has not decreased since. So this can only collect.
-        let settled = queued.shard.settle(&mut hand, here);
-        debug_assert!(settled);
-        queued.unsettled = None;
+        let mut nothing = Undistributed { node, permits: 0 };
+        let is_settled = joining.guard.settle(&mut nothing, context);
+        std::mem::forget(joining);
+        if !is_settled {
+            self.queues.settle_locked(guard, &mut nothing, context);
+        }
         Ok(Waited::Waiting)
     }
 
-    /// Ends a request of `holder` that waits: one with this digest whose notice `is_it` accepts. Returns false if there
-    /// is none, because it has ended: then its process has been told.
+    /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns false if there is
+    /// none, because it has ended: then its process has the message.
     ///
     /// # Cost
     /// About 0.3 µs, and 0.5 µs per waiter that is granted because of it.
@@ -194,19 +168,27 @@ impl<K: Key, N: Notice> Table<K, N> {
         &self,
         pin: &Pin,
         holder: Holder,
-        digest: u64,
+        request_hash: u64,
         is_it: impl Fn(&N) -> bool,
-        here: N::Here<'_>,
+        context: N::Context<'_>,
     ) -> bool {
+        let slot = self.holders.find(holder);
+        let Some(overflow) = slot.and_then(Slot::overflow) else {
+            return false;
+        };
         let mut last = None;
-        while let Some(wait) = self.ledger.wait_after(holder, digest, last) {
+        loop {
+            // Not under the lock of the overflow (O3).
+            let next = overflow.lock().wait_after(request_hash, last);
+            let Some(wait) = next else {
+                return false;
+            };
             // SAFETY: pinned before.
-            if unsafe { self.parts().cancel(pin, &wait, &is_it, here) } {
+            if unsafe { self.queues.cancel(pin, &wait, &is_it, context) } {
                 return true;
             }
             last = Some(wait);
         }
-        false
     }
 
     /// Counts a request that was cancelled because of a timeout.
@@ -214,29 +196,34 @@ impl<K: Key, N: Notice> Table<K, N> {
         self.counters.count(pin, Event::TimedOut);
     }
 
-    /// Gives all requests that wait for a key this capacity, in pieces: the next one if it is called with the number
-    /// that the last one has returned; the first one with `None`. Returns `None` if no more follow.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]: some requests have the capacity. It can be called again.
+    /// Gives all requests that wait for a key this capacity, in one step. Then grants a piece of those that it admits.
+    /// Returns whether none is left: otherwise [`Table::settle`] must be called.
     ///
     /// # Cost
-    /// A piece takes about 0.1 ms.
-    pub fn resized<Q: Hash + Equivalent<K>>(
+    /// About 50 µs.
+    pub fn resize<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         query: &Q,
         capacity: Capacity,
-        before: Option<u64>,
-        here: N::Here<'_>,
-    ) -> Result<Option<u64>, OutOfMemory> {
-        let order = self.order(query);
-        let Some(node) = self.keys.get(pin, order, query) else {
-            return Ok(None);
-        };
-        let before = before.unwrap_or_else(|| self.parts().lock(order).next_number());
-        let has_more = self.parts().resize(node, capacity, before, here)?;
-        Ok(has_more.then_some(before))
+        context: N::Context<'_>,
+    ) -> bool {
+        let node = self.keys.get(pin, self.order(query), query);
+        node.is_none_or(|node| self.queues.resize(node, capacity, context))
+    }
+
+    /// Grants a piece of the requests that can be granted after [`Table::resize`]. Returns whether none is left.
+    ///
+    /// # Cost
+    /// About 50 µs.
+    pub fn settle<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        query: &Q,
+        context: N::Context<'_>,
+    ) -> bool {
+        let node = self.keys.get(pin, self.order(query), query);
+        node.is_none_or(|node| self.queues.settle_step(node, context))
     }
 
     /// The number of requests that wait for a key.
@@ -250,16 +237,20 @@ impl<K: Key, N: Notice> Table<K, N> {
         self.queues.set_max_waiting(max_waiting);
     }
 
-    /// Ends up to `limit` requests, because the table closes: their notices are told so. Returns whether none is left.
-    /// After the first call no request starts to wait, until [`Table::reopen`] is called.
-    /// What the ended ones had collected can be granted to others.
-    pub fn close(&self, limit: usize, here: N::Here<'_>) -> bool {
+    /// Ends up to `limit` requests, because the table closes: their processes are told so. Returns whether none is left.
+    /// After the first call no request starts to wait and none is granted, until [`Table::reopen`] is called.
+    pub fn close(&self, limit: usize, context: N::Context<'_>) -> bool {
         let _pin = crate::epochs::pin();
-        self.parts().close(limit, here)
+        self.queues.close(limit, context)
     }
 
-    /// Allows requests to wait again, after [`Table::close`].
+    /// Whether requests do not wait, because of [`Table::close`].
+    pub fn is_closing(&self) -> bool {
+        self.queues.lock(0).is_closed()
+    }
+
+    /// Allows requests to wait again, after [`Table::close`] has ended all.
     pub fn reopen(&self) {
-        self.parts().reopen();
+        self.queues.reopen();
     }
 }

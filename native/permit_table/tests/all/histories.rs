@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::specification::{OneKey, HOLDERS};
-use permit_table::{pin, Given, Holder, NotHeld, OutOfMemory, Told, Totals, Waited};
+use permit_table::{pin, Given, Holder, NotHeld, OutOfMemory, Totals, WaitEnd, Waited};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -39,7 +39,7 @@ enum Call {
     /// Giver, target, key, permits, whether the target is alive.
     Give(usize, usize, u64, u64, bool),
     /// Key, capacity.
-    Resized(u64, u64),
+    Resize(u64, u64),
     /// Holder.
     Die(usize),
     /// The death of a process is reported after a new one has its pid.
@@ -82,7 +82,7 @@ fn call() -> impl Strategy<Value = Call> {
             .prop_map(|(holder, key, permits)| Call::ReleaseMany(holder, key, permits)),
         3 => (holder(), holder(), key(), 1..4u64, prop::bool::weighted(0.9))
             .prop_map(|(giver, target, key, permits, alive)| Call::Give(giver, target, key, permits, alive)),
-        1 => (key(), capacity()).prop_map(|(key, capacity)| Call::Resized(key, capacity)),
+        1 => (key(), capacity()).prop_map(|(key, capacity)| Call::Resize(key, capacity)),
         1 => holder().prop_map(Call::Die),
         1 => holder().prop_map(Call::DieLate),
         1 => Just(Call::Sweep),
@@ -98,8 +98,6 @@ struct Pair {
     model: Vec<OneKey>,
     /// Key and holder of each request.
     requests: Vec<(u64, usize)>,
-    /// Processes that have an entry in the ledger, because they were given permits or have waited.
-    known: BTreeSet<usize>,
     counted: Totals,
     /// Calls so far.
     made: usize,
@@ -113,7 +111,6 @@ impl Pair {
             mailbox: Mailbox::default(),
             model: vec![OneKey::default(); keys as usize],
             requests: Vec::new(),
-            known: BTreeSet::new(),
             counted: Totals::default(),
             made: 0,
         }
@@ -132,13 +129,13 @@ impl Pair {
     }
 
     /// What was granted to the requests of one key since the last step.
-    fn told(&self, messages: &[(u64, Told)], key: u64) -> Vec<(u64, u64)> {
+    fn told(&self, messages: &[(u64, WaitEnd)], key: u64) -> Vec<(u64, u64)> {
         let of_key = messages
             .iter()
             .filter(|(request, _)| self.requests[*request as usize].0 == key);
         let granted = of_key.map(|(request, told)| match told {
-            Told::Granted(out) => (*request, *out),
-            Told::Closed => panic!("the table is open"),
+            WaitEnd::Granted(out) => (*request, *out),
+            WaitEnd::Closed => panic!("the table is open"),
         });
         granted.collect()
     }
@@ -206,13 +203,13 @@ impl Pair {
                 assert_eq!(release_many(&self.table, process, key, permits), expected);
             }
             Call::Give(giver, target, key, permits, is_alive) => {
-                let is_alive_there = giver == target || is_alive || self.known.contains(&target);
+                let has_slot = self.table.knows(self.process(target));
+                let is_alive_there = giver == target || is_alive || has_slot;
                 let expected = if self.key(key).held(giver) < permits {
                     Given::NotHeld
                 } else if is_alive_there {
                     self.key(key).give(giver, target, permits);
                     if giver != target {
-                        self.known.insert(target);
                         self.counted.transferred += permits;
                     }
                     Given::Given
@@ -227,9 +224,9 @@ impl Pair {
                     .give(&pin(), giver, target, &NameQuery(key), permits, watch);
                 assert_eq!(given, Ok(expected));
             }
-            Call::Resized(key, capacity) => {
+            Call::Resize(key, capacity) => {
                 self.key(key).resize(capacity);
-                resized(&self.table, key, capacity);
+                resize(&self.table, key, capacity);
             }
             Call::Die(number) => died = Some((number, die(&self.table, self.process(number)))),
             Call::DieLate(number) => {
@@ -246,7 +243,7 @@ impl Pair {
         if let Some((number, released)) = died {
             self.die(number, released, &messages);
         }
-        self.check_messages(&before, &messages);
+        self.check_messages(&before, &messages, matches!(call, Call::Resize(..)));
         self.made += 1;
         // An interpreter takes a second for each.
         if !cfg!(miri) || self.made % 16 == 0 {
@@ -268,7 +265,6 @@ impl Pair {
         } else {
             model.settle();
             assert_eq!(model.granted, [], "P12: no older request could be granted");
-            self.known.insert(number);
             Waited::Waiting
         };
         let mut ask = ask(&self.mailbox, request, demand(weight, capacity));
@@ -284,7 +280,7 @@ impl Pair {
     }
 
     /// Takes over the outcome of a death that the table shows.
-    fn die(&mut self, number: usize, released: u64, messages: &[(u64, Told)]) {
+    fn die(&mut self, number: usize, released: u64, messages: &[(u64, WaitEnd)]) {
         let mut expected = 0;
         for key in self.keys() {
             let told = self.told(messages, key);
@@ -298,10 +294,9 @@ impl Pair {
         }
         assert_eq!(released, expected);
         self.counted.released_by_death += released;
-        self.known.remove(&number);
     }
 
-    fn check_messages(&mut self, before: &[OneKey], messages: &[(u64, Told)]) {
+    fn check_messages(&mut self, before: &[OneKey], messages: &[(u64, WaitEnd)], is_resized: bool) {
         for key in self.keys() {
             let told = self.told(messages, key);
             let model = self.key(key);
@@ -311,13 +306,10 @@ impl Pair {
             self.counted.handed_over += told.len() as u64;
             let queue = &before[key as usize].queue;
             for (request, _) in told {
-                // After `resized` all have the same capacity, and weights decide.
-                let waiter = queue
-                    .iter()
-                    .find(|waiter| waiter.request == request)
-                    .unwrap();
-                let is_same = queue.iter().all(|other| other.capacity == waiter.capacity);
-                if is_same {
+                let waiter = queue.iter().find(|waiter| waiter.request == request);
+                let waiter = waiter.unwrap();
+                // `resize` changes the capacities.
+                if !is_resized {
                     let (weight, capacity) = (waiter.permits, waiter.capacity);
                     self.model[key as usize].assert_fifo(queue, request, weight, capacity);
                 }

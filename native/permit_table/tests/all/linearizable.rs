@@ -33,7 +33,7 @@
 //!   was granted before the call that grants it has ended, is excluded: notices are read at the end, there are no
 //!   gifts, and a cancel that comes too late takes effect at any later instant.
 //!
-//! `histories.rs` checks all calls in all combinations, one after the other. `Table::resized` is only there and in the
+//! `histories.rs` checks all calls in all combinations, one after the other. `Table::resize` is only there and in the
 //! models, because it grants many.
 //!
 //! # Limits
@@ -43,7 +43,7 @@
 
 use crate::common::*;
 use crate::specification::{Grant, OneKey, HOLDERS};
-use permit_table::{Given, Holder, Told, Waited};
+use permit_table::{Given, Holder, WaitEnd, Waited};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,7 +119,7 @@ enum Answer {
     Full,
     Waits,
     Cancelled(bool),
-    Told(Option<u64>),
+    WaitEnd(Option<u64>),
     Released,
     Gave,
     NotHeld,
@@ -149,11 +149,11 @@ struct Event {
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Whole,
-    /// The permits that the process has acquired are released. (It has at most two keys if requests wait, so those of a
-    /// key are in one entry of its slot.)
-    OwnPermits,
     /// This request of the process ends, if it still waits.
     Request(u64),
+    /// The permits that the process has acquired are released. (It has at most two keys if requests wait, so those of a
+    /// key are one inline key of its slot.)
+    OwnPermits,
     /// The permits that were handed over or given to the process are released.
     Credits,
 }
@@ -210,13 +210,13 @@ impl State {
             (What::Cancel { request }, _) => Answer::Cancelled(self.key.end(request)),
             (What::ReadNotice { request }, _) => {
                 let is_fresh = self.fresh.is_some_and(|grant| grant.request == request);
-                if is_fresh && answer == Answer::Told(None) {
+                if is_fresh && answer == Answer::WaitEnd(None) {
                     return true;
                 }
                 self.fresh = self.fresh.filter(|_| !is_fresh);
                 let mut granted = self.key.granted.iter();
                 let grant = granted.find(|grant| grant.request == request);
-                Answer::Told(grant.map(|grant| grant.out))
+                Answer::WaitEnd(grant.map(|grant| grant.out))
             }
             (What::Quiet, _) => {
                 self.fresh = None;
@@ -256,17 +256,17 @@ impl Specification for State {
             Part::Whole => state.call(*call, *answer),
             Part::OwnPermits => {
                 state.key.own[holder] = 0;
-                true
+                let mut queue = state.key.queue.iter();
+                queue.all(|waiter| waiter.holder != holder)
             }
             Part::Request(request) => {
                 state.key.end(request);
-                state.key.own[holder] == 0
+                true
             }
             Part::Credits => {
                 state.key.credits[holder] = 0;
                 state.fresh = state.fresh.filter(|grant| grant.holder != holder);
-                let mut queue = state.key.queue.iter();
-                state.key.own[holder] == 0 && queue.all(|waiter| waiter.holder != holder)
+                state.key.own[holder] == 0
             }
         };
         state.settle();
@@ -301,7 +301,7 @@ impl Inbox {
     fn notice(&self, request: u64) -> Option<u64> {
         let mut read = self.read.lock().unwrap();
         for (request, told) in self.mailbox.read() {
-            let Told::Granted(out) = told else {
+            let WaitEnd::Granted(out) = told else {
                 panic!("the table is open");
             };
             let before = read.insert(request, out);
@@ -481,7 +481,7 @@ fn perform(table: &Table<Name>, seed: u64, stage: &Stage, call: Call) -> Answer 
             }
         }
         What::Cancel { request } => Answer::Cancelled(cancel(table, holder, request)),
-        What::ReadNotice { request } => Answer::Told(inbox.notice(request)),
+        What::ReadNotice { request } => Answer::WaitEnd(inbox.notice(request)),
         What::Release { permits: 1 } => released(release(table, holder, key)),
         What::Release { permits } => released(release_many(table, holder, key, permits)),
         What::Give { to, permits } => {
@@ -629,7 +629,7 @@ fn permits_are_conserved(history: &[Event]) -> bool {
             (What::Acquire { permits, .. } | What::Wait { permits, .. }, Answer::Permit(_)) => {
                 acquired += permits
             }
-            (What::ReadNotice { request }, Answer::Told(Some(_))) => {
+            (What::ReadNotice { request }, Answer::WaitEnd(Some(_))) => {
                 granted.insert(request);
             }
             (What::Release { permits }, Answer::Released) => released += permits,
@@ -694,7 +694,7 @@ fn count_events(history: &[Event], events: &mut BTreeMap<&str, u64>) {
     let granted = end.iter().take_while(before_deaths);
     let granted: BTreeSet<_> = granted
         .filter_map(|event| match (event.call.what, event.answer) {
-            (What::ReadNotice { request }, Answer::Told(Some(_))) => Some(request),
+            (What::ReadNotice { request }, Answer::WaitEnd(Some(_))) => Some(request),
             _ => None,
         })
         .collect();
@@ -890,7 +890,7 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
         begin.iter().copied().chain(calls).collect()
     };
     let released = (0, one, Released);
-    let first = (1, read(1), Told(Some(1)));
+    let first = (1, read(1), WaitEnd(Some(1)));
     let quiet = (0, What::Quiet, Answer::Quiet);
     let give = Give { to: 2, permits: 1 };
     let cancel = |request| Cancel { request };
@@ -900,7 +900,7 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
             &[
                 released,
                 first,
-                (2, read(2), Told(None)),
+                (2, read(2), WaitEnd(None)),
                 (3, Count, Out(1)),
             ],
         ),
@@ -909,7 +909,7 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
             &[
                 (1, cancel(1), Cancelled(true)),
                 released,
-                (2, read(2), Told(Some(1))),
+                (2, read(2), WaitEnd(Some(1))),
             ],
         ),
         then(
@@ -927,7 +927,7 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
                 (0, Die, ReleasedAll(1)),
                 first,
                 (1, Die, ReleasedAll(1)),
-                (2, read(2), Told(Some(1))),
+                (2, read(2), WaitEnd(Some(1))),
             ],
         ),
         then(
@@ -953,10 +953,10 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
     }
     let invalid = [
         // P11: the younger one is granted, or a caller overtakes both.
-        then(&begin, &[released, (2, read(2), Told(Some(1)))]),
+        then(&begin, &[released, (2, read(2), WaitEnd(Some(1)))]),
         then(&begin, &[released, (3, acquire(1), Permit(1))]),
         // P12: no one is granted.
-        then(&begin, &[released, quiet, (1, read(1), Told(None))]),
+        then(&begin, &[released, quiet, (1, read(1), WaitEnd(None))]),
         then(&begin, &[(0, Die, ReleasedAll(1)), (3, Count, Out(0))]),
         // A process knows of its grant, and holds nothing.
         then(&begin, &[released, first, (1, one, NotHeld)]),
@@ -972,7 +972,7 @@ fn checker_accepts_valid_and_rejects_invalid_waits() {
                 released,
                 (1, Die, ReleasedAll(1)),
                 quiet,
-                (2, read(2), Told(None)),
+                (2, read(2), WaitEnd(None)),
             ],
         ),
         // Collected permits are not counted, or lost with a cancel.

@@ -91,7 +91,7 @@ fn p4_process_with_a_reused_pid_inherits() {
     assert_eq!(permits(&table), 1);
 }
 
-/// H5: the sum of the permits on record equals the sum of the counts, wherever the permits are on record.
+/// O4: the sum of the permits on record equals the sum of the counts, wherever the permits are on record.
 #[test]
 fn h5_sum_of_the_records_equals_the_counts() {
     for keys in [1, 2, 3, 4, many(3000)] {

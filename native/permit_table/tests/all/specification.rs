@@ -3,7 +3,7 @@
 //!
 //! It has no lanes, no word and no permits in hand: what is released is free for a moment, and no call can see it.
 
-use std::mem;
+use std::collections::BTreeSet;
 
 /// The most processes of a history.
 pub const HOLDERS: usize = 6;
@@ -122,17 +122,31 @@ impl OneKey {
         self.settle();
     }
 
-    /// P11, P12: gives free permits to the waiters. The oldest one that can be satisfied collects them. Another one
-    /// gets all that it needs, or none.
+    /// The oldest waiter of each capacity that can be satisfied, by their positions.
+    fn candidates(&self) -> Vec<usize> {
+        let mut candidates: Vec<usize> = Vec::new();
+        for (index, waiter) in self.queue.iter().enumerate() {
+            let mut others = candidates.iter();
+            let is_first = others.all(|other| self.queue[*other].capacity != waiter.capacity);
+            if waiter.is_satisfiable() && is_first {
+                candidates.push(index);
+            }
+        }
+        candidates
+    }
+
+    /// P11, P12: gives free permits to the candidates. The oldest one collects them. Another one gets all that it needs,
+    /// or none.
     pub fn settle(&mut self) {
         loop {
             let out = self.out();
-            let oldest = self.queue.iter().position(Waiter::is_satisfiable);
-            let next = self.queue.iter().enumerate().find_map(|(index, waiter)| {
+            let candidates = self.candidates();
+            let next = candidates.iter().find_map(|&index| {
+                let waiter = &self.queue[index];
                 let free = waiter.capacity.saturating_sub(out);
                 let permits = match waiter.permits - waiter.collected {
-                    needed if Some(index) == oldest => needed.min(free),
-                    needed if waiter.is_satisfiable() && needed <= free => needed,
+                    needed if index == candidates[0] => needed.min(free),
+                    needed if needed <= free => needed,
                     _ => 0,
                 };
                 (permits > 0).then_some((index, permits))
@@ -155,24 +169,20 @@ impl OneKey {
         }
     }
 
-    /// P4: all outcomes of a death, with the number of permits released. What the process has acquired is in an entry
-    /// of its slot and in the list of its slot, and is released in this order. Then its requests end, in any order. At
-    /// last, what it was given or handed over is released.
+    /// P4: all outcomes of a death, with the number of permits released. Its requests end, in any order. Then its
+    /// permits are released. Some of those that it has acquired are in its slot and are released first.
     pub fn deaths(&self, holder: usize) -> Vec<(OneKey, u64)> {
-        let own = self.own[holder];
-        let without_own = (0..=own).map(|entry| {
-            let mut dead = self.clone();
-            for permits in [entry, own - entry] {
-                dead.own[holder] -= permits;
+        let ended = self.clone().without_requests(holder).into_iter();
+        let released = ended.flat_map(|dead| {
+            let (own, held) = (dead.own[holder], dead.held(holder));
+            (0..=own).map(move |in_slot| {
+                let mut dead = dead.clone();
+                dead.own[holder] -= in_slot;
                 dead.settle();
-            }
-            dead
-        });
-        let ended = without_own.flat_map(|dead| dead.without_requests(holder));
-        let released = ended.map(|mut dead| {
-            let credits = mem::take(&mut dead.credits[holder]);
-            dead.settle();
-            (dead, own + credits)
+                (dead.own[holder], dead.credits[holder]) = (0, 0);
+                dead.settle();
+                (dead, held)
+            })
         });
         released.collect()
     }
@@ -195,16 +205,17 @@ impl OneKey {
 
     pub fn assert_invariants(&self) {
         let out = self.out();
-        let satisfiable = || self.queue.iter().filter(|waiter| waiter.is_satisfiable());
-        for waiter in satisfiable() {
+        let candidates = self.candidates().into_iter();
+        let candidates: Vec<_> = candidates.map(|index| &self.queue[index]).collect();
+        for waiter in &candidates {
             let needed = waiter.permits - waiter.collected;
             assert!(out + needed > waiter.capacity, "W1, P12: {self:?}");
         }
-        if let Some(oldest) = satisfiable().next() {
+        if let Some(oldest) = candidates.first() {
             assert!(out >= oldest.capacity, "W1: {self:?}");
         }
         for waiter in self.queue.iter().filter(|waiter| waiter.collected > 0) {
-            let oldest = satisfiable().next().map(|oldest| oldest.request);
+            let oldest = candidates.first().map(|oldest| oldest.request);
             assert_eq!(oldest, Some(waiter.request), "W4: {self:?}");
         }
     }
@@ -216,12 +227,15 @@ impl OneKey {
             let mut queue = self.queue.iter();
             queue.any(|other| other.request == waiter.request)
         };
+        let mut first = BTreeSet::new();
         for older in before.iter().filter(|waiter| waiter.request < request) {
-            let is_overtaken = older.capacity >= capacity && older.permits <= permits;
-            assert!(
-                !(is_overtaken && still_waits(older)),
-                "P11: {request} before {older:?}"
-            );
+            if !older.is_satisfiable() || !still_waits(older) || !first.insert(older.capacity) {
+                continue;
+            }
+            // Only the first one with a capacity is a candidate. No request with the same capacity overtakes it.
+            let is_overtaken = older.capacity == capacity && request < u64::MAX
+                || older.capacity >= capacity && older.permits <= permits;
+            assert!(!is_overtaken, "P11: {request} before {older:?}");
         }
     }
 }

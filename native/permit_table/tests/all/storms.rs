@@ -2,7 +2,7 @@
 //! state that must be exact. `CANAL_LOCK_SOAK` multiplies the rounds (`rounds`).
 
 use crate::common::*;
-use permit_table::{pin, Cursor, Given, Holder, OutOfMemory, Told, Waited};
+use permit_table::{pin, Cursor, Given, Holder, OutOfMemory, WaitEnd, Waited};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -247,8 +247,8 @@ impl<'a> Process<'a> {
         for (request, told) in self.mailbox.read() {
             let Pending { key, permits } = self.pending.remove(&request).expect("told once");
             match told {
-                Told::Granted(out) => self.enter(key, permits, out),
-                Told::Closed => panic!("the table is open"),
+                WaitEnd::Granted(out) => self.enter(key, permits, out),
+                WaitEnd::Closed => panic!("the table is open"),
             }
         }
     }
@@ -355,7 +355,7 @@ fn live(process: &mut Process<'_>, dice: &mut Dice, alive: &Alive, numbers: &Ato
                 }
             }
             12 => process.release_given(key),
-            13 => resized(process.table, key, capacity),
+            13 => resize(process.table, key, capacity),
             14 => {
                 assert!(count(process.table, key) <= GREATEST);
                 // Lets the others run, also on a machine with few cores.
@@ -592,7 +592,7 @@ fn p13_closing_ends_requests_that_begin_to_wait() {
     assert_empty(&table);
 }
 
-/// LG3: inspections and totals wait for no lock that waits for them. The slots of most processes are displaced.
+/// O3: inspections and totals wait for no lock that waits for them. The slots of most processes are displaced.
 #[test]
 fn lg3_inspections_and_totals_do_not_block_each_other() {
     let table = Table::<Name>::new(64).unwrap();

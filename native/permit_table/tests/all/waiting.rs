@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Demand, Given, Line, NotHeld, OutOfMemory, Permits, Told,
-    Waited,
+    pin, Acquired, Capacity, Cursor, Demand, Given, NotHeld, OutOfMemory, Permits, QueueInfo,
+    WaitEnd, Waited,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -26,7 +26,7 @@ fn golang_37852_end_of_the_first_request_grants_the_next() {
         |table| assert!(cancel(table, holder(2), 0)),
         |table| assert_eq!(die(table, holder(2)), 0),
         // Now only the first one is not satisfiable.
-        |table| resized(table, 7, 2),
+        |table| resize(table, 7, 2),
     ];
     for end in ends {
         let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
@@ -39,7 +39,7 @@ fn golang_37852_end_of_the_first_request_grants_the_next() {
         release(&table, holder(1), 7).unwrap();
         assert_eq!(held(&table, holder(2)), [(7, 2)].into());
         end(&table);
-        assert_eq!(mailbox.read(), [(1, Told::Granted(2))]);
+        assert_eq!(mailbox.read(), [(1, WaitEnd::Granted(2))]);
         assert_eq!(held(&table, holder(3)), [(7, 1)].into());
     }
 }
@@ -53,14 +53,14 @@ fn asyncio_270_cancel_or_death_after_a_grant_passes_it_on() {
         must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
         must_wait(&table, &mailbox, 3, 1, 7, demand(1, 1));
         release(&table, holder(1), 7).unwrap();
-        assert_eq!(mailbox.read(), [(0, Told::Granted(1))]);
+        assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(1))]);
         if is_cancelled {
             assert!(!cancel(&table, holder(2), 0), "it has the permit");
             release(&table, holder(2), 7).unwrap();
         } else {
             assert_eq!(die(&table, holder(2)), 1);
         }
-        assert_eq!(mailbox.read(), [(1, Told::Granted(1))]);
+        assert_eq!(mailbox.read(), [(1, WaitEnd::Granted(1))]);
     }
 }
 
@@ -74,14 +74,14 @@ fn emysql_93_dead_process_is_not_granted() {
     }
     assert_eq!((die(&table, holder(2)), waiting(&table, 7)), (0, 2));
     release(&table, holder(1), 7).unwrap();
-    assert_eq!(mailbox.read(), [(3, Told::Granted(1))]);
+    assert_eq!(mailbox.read(), [(3, WaitEnd::Granted(1))]);
     // The other ones in the queue are not affected by the death of one in the middle.
     must_wait(&table, &mailbox, 5, 5, 7, demand(1, 1));
     must_wait(&table, &mailbox, 6, 6, 7, demand(1, 1));
     die(&table, holder(5));
     release(&table, holder(3), 7).unwrap();
     release(&table, holder(4), 7).unwrap();
-    let granted = [4, 6].map(|request| (request, Told::Granted(1)));
+    let granted = [4, 6].map(|request| (request, WaitEnd::Granted(1)));
     assert_eq!(mailbox.read(), granted);
 }
 
@@ -99,7 +99,10 @@ fn tokio_6450_unread_grant_is_held_and_passed_on() {
     assert_eq!(holders_of(&table, 7), [((2, 7), 1)].into());
     assert_eq!(die(&table, holder(2)), 1);
     let granted = mailbox.read();
-    assert_eq!(granted, [0, 2].map(|request| (request, Told::Granted(1))));
+    assert_eq!(
+        granted,
+        [0, 2].map(|request| (request, WaitEnd::Granted(1)))
+    );
     assert_eq!(held(&table, holder(3)), [(7, 1)].into());
 }
 
@@ -179,9 +182,9 @@ fn semaphore_3_only_the_oldest_collects() {
         assert_eq!(held(&table, holder(3)), [].into());
     }
     release(&table, holder(1), 7).unwrap();
-    assert_eq!(mailbox.read(), [(0, Told::Granted(2))]);
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(2))]);
     release_many(&table, holder(2), 7, 2).unwrap();
-    assert_eq!(mailbox.read(), [(1, Told::Granted(3))]);
+    assert_eq!(mailbox.read(), [(1, WaitEnd::Granted(3))]);
 }
 
 /// poolboy#70, hackney#420, poolex#210: a timeout at the same time as a grant loses the permit.
@@ -192,7 +195,7 @@ fn poolboy_70_cancel_after_the_grant_says_so() {
     must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
     release(&table, holder(1), 7).unwrap();
     assert!(!cancel(&table, holder(2), 0));
-    assert_eq!(mailbox.read(), [(0, Told::Granted(1))]);
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(1))]);
     release(&table, holder(2), 7).unwrap();
     assert_eq!((count(&table, 7), table.usage().totals.handed_over), (0, 1));
 }
@@ -309,7 +312,7 @@ fn p13_closing_ends_all_requests_in_pieces() {
             told.len()
         );
         for (request, told) in told {
-            assert_eq!(told, Told::Closed);
+            assert_eq!(told, WaitEnd::Closed);
             assert!(closed.insert(request), "told twice");
             assert!(!cancel(&table, holder(2 + request % 7), request));
         }
@@ -334,52 +337,24 @@ fn p13_closing_ends_all_requests_in_pieces() {
     table.reopen();
     must_wait(&table, &mailbox, 2, 0, 0, demand(2, 3));
     release_many(&table, holder(1), 0, 2).unwrap();
-    assert_eq!(mailbox.read(), [(0, Told::Granted(3))]);
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(3))]);
     for number in 1..3 {
         die(&table, holder(number));
     }
     assert_empty(&table);
 }
 
-/// P12: a table can be reopened before all requests have ended. No request that could be granted is left.
-#[test]
-fn p12_reopened_table_has_granted_what_is_free() {
-    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
-    acquire(&table, holder(1), 7, 2).unwrap();
-    for (request, permits) in [(0, 2), (1, 1), (2, 1)] {
-        must_wait(&table, &mailbox, 2, request, 7, demand(permits, 2));
-    }
-    assert!(!table.close(1, ()));
-    table.reopen();
-    let told = mailbox.read();
-    assert_eq!(told[0].1, Told::Closed);
-    let out = count(&table, 7);
-    assert_eq!(
-        (out, waiting(&table, 7)),
-        (2, 1),
-        "none of two permits is free: {told:?}"
-    );
-    assert_eq!(told[1..], [(1, Told::Granted(2))]);
-}
-
-/// P12: a request that ends has collected more permits than one step hands over. All who fit are granted by that call.
+/// P12: a request that ends has collected more permits than one step hands over. All that fit are granted by that call.
 #[test]
 fn p12_many_collected_permits_are_handed_over_by_one_call() {
     type End = fn(&Table);
-    let ends: [End; 2] = [
-        // The first piece of a change to a capacity with which the request cannot be satisfied.
-        |table| {
-            let capacity = Capacity::of(200, 1);
-            let next = table.resized(&pin(), &NameQuery(7), capacity, None, ());
-            assert!(next.unwrap().is_some());
-        },
-        |table| {
-            // The only request that ends. All others are granted.
-            assert!(table.close(1, ()));
-            table.reopen();
-        },
+    let ends: [(End, usize); 3] = [
+        (|table| assert!(cancel(table, holder(1), 0)), 250),
+        (|table| assert_eq!(die(table, holder(1)), 0), 250),
+        // With this capacity the request cannot be satisfied.
+        (|table| resize(table, 7, 200), 199),
     ];
-    for end in ends {
+    for (end, expected) in ends {
         let (table, mailbox) = (Table::new(512).unwrap(), Mailbox::default());
         acquire(&table, holder(0), 7, 300).unwrap();
         must_wait(&table, &mailbox, 1, 0, 7, demand(300, 300));
@@ -389,14 +364,15 @@ fn p12_many_collected_permits_are_handed_over_by_one_call() {
         assert_eq!(count(&table, 7), 300);
         end(&table);
         let granted = mailbox.read().into_iter();
-        let granted = granted.filter(|(_, told)| matches!(told, Told::Granted(_)));
-        assert_eq!((granted.count(), count(&table, 7)), (250, 251));
+        let granted = granted.filter(|(_, told)| matches!(told, WaitEnd::Granted(_)));
+        assert_eq!(granted.count(), expected);
+        assert_eq!(count(&table, 7), 1 + expected as u64);
     }
 }
 
-/// P6: all requests that wait get the capacity, in pieces. Those that have it already keep their places.
+/// P6: all requests that wait get the capacity in one step. Those with several permits are not overtaken.
 #[test]
-fn p6_resized_reaches_all_requests_in_pieces() {
+fn p6_resize_changes_all_requests_in_one_step() {
     let requests = if cfg!(miri) { 200 } else { 1000 };
     let (table, mailbox) = (Table::new(2048).unwrap(), Mailbox::default());
     acquire_all(&table, holder(0), (0..7).map(|_| 7));
@@ -413,42 +389,157 @@ fn p6_resized_reaches_all_requests_in_pieces() {
         );
     }
     assert_eq!((count(&table, 7), mailbox.read()), (8, vec![]));
-    let (pin, mut before, mut pieces) = (pin(), None, 0);
-    loop {
-        before = table
-            .resized(&pin, &NameQuery(7), Capacity::of(8, 1), before, ())
-            .unwrap();
-        pieces += 1;
-        if before.is_none() {
-            break;
-        }
-        // A request that begins to wait now keeps its capacity of 9. A capacity of 8 would never grant it.
-        if pieces == 1 {
-            must_wait(&table, &mailbox, 2001, 2000, 7, demand(9, 9));
-        }
-    }
-    assert!((3..=1000).contains(&pieces), "{pieces} pieces");
+    let is_settled = table.resize(&pin(), &NameQuery(7), Capacity::of(8, 1), ());
+    assert!(
+        is_settled,
+        "the first one still collects, and no other fits"
+    );
+    // A request that begins to wait now keeps its capacity of 9. A capacity of 8 would never grant it.
+    must_wait(&table, &mailbox, 2001, 2000, 7, demand(9, 9));
     let total = 1 + requests as usize;
-    assert_eq!(waiting(&table, 7) + mailbox.read().len(), total);
-    // Now they are granted in the order in which they began to wait.
-    let mut granted: Vec<u64> = all_permits(&table)
-        .into_keys()
-        .map(|(number, _)| number)
-        .collect();
-    while !granted.is_empty() {
-        die(&table, holder(granted.pop().unwrap()));
-        let told = mailbox.read().into_iter();
-        for (request, told) in told {
-            assert!(matches!(told, Told::Granted(1..=9)));
+    assert_eq!(waiting(&table, 7), total);
+    // The oldest of each capacity that waited are granted in the order in which they began to wait.
+    let mut told = Vec::new();
+    let mut granted = vec![0];
+    while let Some(number) = granted.pop() {
+        die(&table, holder(number));
+        for (request, end) in mailbox.read() {
+            assert!(matches!(end, WaitEnd::Granted(1..=9)));
             granted.insert(0, 1 + request);
+            told.push(request);
         }
     }
+    assert!(told.into_iter().eq((0..requests).chain([2000])), "P11");
     assert_eq!((waiting(&table, 7), permits(&table)), (0, 0));
+}
+
+/// P6: a smaller capacity grants nothing above it, also not what a request has collected that cannot be satisfied now.
+#[test]
+fn p6_resize_to_less_grants_nothing_above_it() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    assert_eq!(
+        acquire_many(&table, holder(1), 7, demand(50, 100)),
+        Some(50)
+    );
+    must_wait(&table, &mailbox, 2, 0, 7, demand(60, 100));
+    (1..=100).for_each(|request| must_wait(&table, &mailbox, 2, request, 7, demand(1, 100)));
+    assert_eq!(count(&table, 7), 100, "the first one has collected 50");
+    resize(&table, 7, 5);
+    assert_eq!((mailbox.read(), count(&table, 7)), (vec![], 50));
+    assert!(held(&table, holder(2)).is_empty());
+    // The first one cannot be satisfied, and blocks no other.
+    release_many(&table, holder(1), 7, 50).unwrap();
+    let granted = (1..=5).map(|request| (request, WaitEnd::Granted(request)));
+    assert!(mailbox.read().into_iter().eq(granted));
+    resize(&table, 7, 100);
+    // Now the first one, and all that fit behind it.
+    let told = mailbox.read();
+    assert_eq!((told[0], told.len()), ((0, WaitEnd::Granted(65)), 36));
+    assert_eq!(count(&table, 7), 100);
+}
+
+/// P12: requests that cannot be satisfied, more than are passed while the lock is held.
+#[test]
+fn p12_requests_that_cannot_be_satisfied_are_passed() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 9).unwrap();
+    (0..200).for_each(|request| must_wait(&table, &mailbox, 2, request, 7, demand(9, 8)));
+    must_wait(&table, &mailbox, 2, 200, 7, demand(1, 1));
+    resize(&table, 7, 1);
+    must_wait(&table, &mailbox, 2, 201, 7, demand(1, 1));
+    release(&table, holder(1), 7).unwrap();
+    assert_eq!(mailbox.read(), [(200, WaitEnd::Granted(1))]);
+    resize(&table, 7, 2);
+    assert_eq!(mailbox.read(), [(201, WaitEnd::Granted(2))]);
+    resize(&table, 7, 0);
+    resize(&table, 7, 9);
+    assert_eq!(
+        (held(&table, holder(2))[&7], count(&table, 7)),
+        (9, 9),
+        "the first one collects"
+    );
+    release_many(&table, holder(2), 7, 2).unwrap();
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(9))]);
+}
+
+/// P11: after a change, requests that came from different capacities and newer ones are granted in their order.
+#[test]
+fn p11_newer_requests_do_not_overtake_after_a_resize() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire_all(&table, holder(1), [7, 7, 7]);
+    for (request, capacity) in (0..).zip([1, 2, 3, 2, 1, 3]) {
+        must_wait(&table, &mailbox, 2, request, 7, demand(1, capacity));
+    }
+    resize(&table, 7, 3);
+    for request in 6..9 {
+        must_wait(&table, &mailbox, 2, request, 7, demand(1 + request % 2, 3));
+    }
+    let mut order = Vec::new();
+    release_many(&table, holder(1), 7, 3).unwrap();
+    while waiting(&table, 7) > 0 {
+        order.extend(mailbox.read().into_iter().map(|(request, _)| request));
+        release(&table, holder(2), 7).unwrap();
+    }
+    order.extend(mailbox.read().into_iter().map(|(request, _)| request));
+    assert!(order.into_iter().eq(0..9));
+}
+
+/// The requests of a key have at most 256 different capacities, so a hand-over compares at most that many.
+#[test]
+fn p3_number_of_capacities_is_limited() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    let request = |request, capacity| {
+        // It cannot be satisfied, or is refused now.
+        let of = demand(1 + 2 * capacity, 1 + capacity);
+        wait(&table, holder(2), 7, ask(&mailbox, request, of))
+    };
+    for capacity in 0..256 {
+        assert_eq!(request(capacity, capacity), Waited::Waiting);
+    }
+    assert_eq!(request(256, 256), Waited::Full);
+    assert_eq!(request(256, 255), Waited::Waiting);
+    resize(&table, 7, 1);
+    assert_eq!(request(257, 0), Waited::Waiting);
+    assert_eq!(
+        request(258, 300),
+        Waited::Full,
+        "all lanes still have waiters"
+    );
+    assert!(cancel(&table, holder(2), 100));
+    assert_eq!(request(258, 300), Waited::Waiting);
+}
+
+/// P2: a process that waits in vain for many keys, one after the other, keeps no record of any.
+#[test]
+fn p2_waits_in_vain_for_many_keys_leave_nothing() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    let once = |key| {
+        must_wait(&table, &mailbox, 2, 0, key, demand(1, 0));
+        assert!(cancel(&table, holder(2), 0));
+        (0..3).for_each(|_| sweep(&table));
+    };
+    (0..many(1_000)).for_each(once);
+    let before = allocated();
+    (many(1_000)..3 * many(1_000)).for_each(once);
+    // A row of each key would take 32 bytes.
+    assert!(allocated() <= before + 10_000);
+}
+
+/// P10: requests for all keys can wait after a table is reopened.
+#[test]
+fn p10_reopened_table_accepts_requests_for_all_keys() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    assert!(!table.is_closing());
+    assert!(table.close(1, ()) && table.is_closing());
+    table.reopen();
+    assert!(!table.is_closing());
+    (0..many(3_000)).for_each(|key| must_wait(&table, &mailbox, 2, key, key, demand(1, 0)));
 }
 
 /// As above, but in the order of the grants: with one weight the oldest is always first.
 #[test]
-fn p11_resized_keeps_the_order() {
+fn p11_resize_keeps_the_order() {
     let requests = many(1000);
     let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
     acquire_all(&table, holder(1), [7, 7]);
@@ -456,7 +547,7 @@ fn p11_resized_keeps_the_order() {
         let capacity = [2, 1, 0][request as usize % 3];
         must_wait(&table, &mailbox, 2, request, 7, demand(1, capacity));
     }
-    resized(&table, 7, 2);
+    resize(&table, 7, 2);
     let mut order = Vec::new();
     release_many(&table, holder(1), 7, 2).unwrap();
     for _ in 0..requests {
@@ -465,15 +556,15 @@ fn p11_resized_keeps_the_order() {
     }
     assert!(order.into_iter().eq(0..requests));
     // Nobody waits, and a key that is not in the table.
-    resized(&table, 7, 3);
-    resized(&table, 8, 3);
+    resize(&table, 7, 3);
+    resize(&table, 8, 3);
     assert_eq!((mailbox.read(), permits(&table)), (vec![], 0));
 }
 
 /// P6: a larger capacity grants what it allows, in one call. The lock is free from time to time, and meanwhile no
 /// caller takes the permits.
 #[test]
-fn p6_resized_grants_all_that_fit() {
+fn p6_resize_grants_all_that_fit() {
     let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
     let requests = 300;
     for request in 0..requests {
@@ -481,8 +572,8 @@ fn p6_resized_grants_all_that_fit() {
     }
     assert_eq!(table.usage().keys, 1, "nobody holds it");
     assert_empty_but_waiting(&table);
-    resized(&table, 7, 200);
-    let granted = (0..200).map(|request| (request, Told::Granted(request + 1)));
+    resize(&table, 7, 200);
+    let granted = (0..200).map(|request| (request, WaitEnd::Granted(request + 1)));
     assert!(mailbox.read().into_iter().eq(granted));
     // One release of many grants many.
     let held = held(&table, holder(2))[&7];
@@ -535,18 +626,18 @@ fn p12_weight_above_the_capacity_waits_for_a_larger_one() {
     assert_eq!(held(&table, holder(1)), [].into(), "it collects nothing");
     assert_eq!(held(&table, holder(3)), [(7, 1)].into());
     release(&table, holder(2), 7).unwrap();
-    assert_eq!(mailbox.read(), [(9, Told::Granted(2))]);
-    resized(&table, 7, 3);
+    assert_eq!(mailbox.read(), [(9, WaitEnd::Granted(2))]);
+    resize(&table, 7, 3);
     assert_eq!(
         held(&table, holder(1)),
         [(7, 1)].into(),
         "the first one collects now"
     );
     release_many(&table, holder(3), 7, 2).unwrap();
-    assert_eq!(mailbox.read(), [(0, Told::Granted(3))]);
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(3))]);
     assert_eq!(Capacity::MAX, Capacity::of(u64::MAX, 1));
-    resized(&table, 7, u64::MAX);
-    assert_eq!(mailbox.read(), [(3, Told::Granted(4))], "one permit");
+    resize(&table, 7, u64::MAX);
+    assert_eq!(mailbox.read(), [(3, WaitEnd::Granted(4))], "one permit");
     assert_eq!((waiting(&table, 7), count(&table, 7)), (2, 4));
 }
 
@@ -628,7 +719,7 @@ fn p14_death_releases_what_was_given() {
         assert_eq!(taken, Some(4));
         assert_eq!((die(&table, giver), mailbox.read()), (1, vec![]));
         assert_eq!((die(&table, target), die(&table, target)), (3, 0));
-        assert_eq!(mailbox.read(), [(place, Told::Granted(3))]);
+        assert_eq!(mailbox.read(), [(place, WaitEnd::Granted(3))]);
         assert_eq!(die(&table, holder(3)), 3);
     }
     assert_empty(&table);
@@ -650,9 +741,9 @@ fn lg1_release_takes_from_the_slot_then_from_the_ledger() {
     assert_eq!(give(&table, holder(1), holder(2), 7, 4), Given::NotHeld);
     assert_eq!(release_many(&table, holder(1), 7, 4), Err(NotHeld));
     let inline = || table.release_inline(&pin(), holder(1), &NameQuery(7), ());
-    let further = || table.release_further(&pin(), holder(1), &NameQuery(7), ());
+    let further = || table.release_overflow(&pin(), holder(1), &NameQuery(7), ());
     assert_eq!([inline(), inline(), inline()], [true, true, false]);
-    assert_eq!(mailbox.read(), [(0, Told::Granted(4))]);
+    assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(4))]);
     assert_eq!([further(), further(), further(), further()], [true; 4]);
     assert_eq!([further(), inline()], [false, false]);
     assert_eq!(release(&table, holder(1), 7), Err(NotHeld));
@@ -765,7 +856,7 @@ fn inspection_reports_the_queues_in_pieces() {
     in_pieces((0, 0), |start| {
         let before = read.len();
         let visit =
-            |key: &Name, line: Line| assert!(line.waiting == 1 && read.insert(key.number()));
+            |key: &Name, line: QueueInfo| assert!(line.waiting == 1 && read.insert(key.number()));
         let next = table.queues_from(start, visit).unwrap();
         pieces.push(read.len() - before);
         next
@@ -835,7 +926,7 @@ fn p4_process_with_a_reused_pid_inherits_credits_and_requests() {
                     "with the collected one"
                 );
                 release(&table, holder(1), 8).unwrap();
-                assert_eq!(mailbox.read(), [(0, Told::Granted(2))]);
+                assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(2))]);
                 assert!(cancel(&table, heir, 1));
             }
             release(&table, heir, 7).unwrap();
@@ -848,14 +939,14 @@ fn p4_process_with_a_reused_pid_inherits_credits_and_requests() {
     }
 }
 
-/// P13: requests with the same digest are distinguished by their notices. Only their process can cancel them.
+/// P13: requests with the same request_hash are distinguished by their notices. Only their process can cancel them.
 #[test]
 fn p13_cancel_ends_one_request() {
     let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
     acquire_all(&table, holder(1), 0..3);
     let request = |number, key, request| {
         let mut ask = ask(&mailbox, request, demand(1, 1));
-        ask.digest = 0;
+        ask.request_hash = 0;
         assert_eq!(wait(&table, holder(number), key, ask), Waited::Waiting);
     };
     // Two keys and two processes. The numbers of different keys can be the same.

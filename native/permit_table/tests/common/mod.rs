@@ -13,8 +13,8 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::{Arc, Mutex};
 use permit_table::{
-    pin, Acquired, Ask, Budget, Capacity, Cursor, Demand, Given, Holder, Key, Line, NotHeld,
-    Notice, OutOfMemory, Permits, Progress, Query, Told, Waited,
+    pin, Acquired, Budget, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice,
+    OutOfMemory, Permits, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -209,7 +209,7 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
     let (pin, key) = (pin(), NameQuery(key));
     // In the order of the NIF.
     let is_inline = table.release_inline(&pin, holder, &key, ());
-    if is_inline || table.release_further(&pin, holder, &key, ()) {
+    if is_inline || table.release_overflow(&pin, holder, &key, ()) {
         return Ok(());
     }
     table.release(&pin, holder, &key, ())
@@ -217,11 +217,11 @@ pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotH
 
 /// Where a process is told the end of its requests.
 #[derive(Clone, Default)]
-pub struct Mailbox(Arc<Mutex<Vec<(u64, Told)>>>);
+pub struct Mailbox(Arc<Mutex<Vec<(u64, WaitEnd)>>>);
 
 impl Mailbox {
     /// What was told since the last call: the number of the request, and its end.
-    pub fn read(&self) -> Vec<(u64, Told)> {
+    pub fn read(&self) -> Vec<(u64, WaitEnd)> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
@@ -240,10 +240,10 @@ impl Mail {
 }
 
 impl Notice for Mail {
-    type Here<'a> = ();
+    type Context<'a> = ();
 
-    fn tell(self, (): (), told: Told) {
-        self.mailbox.0.lock().unwrap().push((self.request, told));
+    fn send(self, (): (), end: WaitEnd) {
+        self.mailbox.0.lock().unwrap().push((self.request, end));
     }
 }
 
@@ -268,18 +268,18 @@ pub fn release_many(table: &Table, holder: Holder, key: u64, permits: u64) -> Re
 }
 
 /// A request with this number, whose end goes to the mailbox.
-pub fn ask(mailbox: &Mailbox, request: u64, demand: Demand) -> Ask<Mail> {
+pub fn ask(mailbox: &Mailbox, request: u64, demand: Demand) -> WaitRequest<Mail> {
     let mailbox = mailbox.clone();
-    Ask {
+    WaitRequest {
         demand,
         max_waiting: usize::MAX,
-        digest: request / 2,
+        request_hash: request / 2,
         now: request,
         notice: Mail { mailbox, request },
     }
 }
 
-pub fn wait(table: &Table, holder: Holder, key: u64, ask: Ask<Mail>) -> Waited {
+pub fn wait(table: &Table, holder: Holder, key: u64, ask: WaitRequest<Mail>) -> Waited {
     let watch = || Ok::<(), OutOfMemory>(());
     let waited = table.wait(&pin(), holder, &NameQuery(key), ask, watch, ());
     waited.unwrap()
@@ -296,7 +296,7 @@ pub fn waiting(table: &Table, key: u64) -> usize {
 }
 
 /// The queues of all keys, by key.
-pub fn lines(table: &Table) -> BTreeMap<u64, Line> {
+pub fn lines(table: &Table) -> BTreeMap<u64, QueueInfo> {
     let mut lines = BTreeMap::new();
     in_pieces((0, 0), |start| {
         let next = table.queues_from(start, |key, line| {
@@ -315,14 +315,11 @@ pub fn give(table: &Table, giver: Holder, target: Holder, key: u64, permits: u64
     given.unwrap()
 }
 
-pub fn resized(table: &Table, key: u64, capacity: u64) {
+pub fn resize(table: &Table, key: u64, capacity: u64) {
     let (pin, key, capacity) = (pin(), NameQuery(key), Capacity::of(capacity, 1));
-    let mut before = None;
-    loop {
-        before = table.resized(&pin, &key, capacity, before, ()).unwrap();
-        if before.is_none() {
-            return;
-        }
+    let mut settled = table.resize(&pin, &key, capacity, ());
+    while !settled {
+        settled = table.settle(&pin, &key, ());
     }
 }
 

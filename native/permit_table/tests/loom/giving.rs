@@ -3,7 +3,7 @@
 use super::*;
 use common::*;
 use loom::sync::atomic::{AtomicU64, Ordering};
-use permit_table::{pin, Given, OutOfMemory, Told, Waited};
+use permit_table::{pin, Given, OutOfMemory, WaitEnd, Waited};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
@@ -110,7 +110,7 @@ impl Giving {
     }
 }
 
-/// LG2: a gift to a dead process is refused, or released by the callback of its death.
+/// O2: a gift to a dead process is refused, or released by the callback of its death.
 #[test]
 fn p14_target_dies_during_two_gifts() {
     model(2, 5, |first| {
@@ -129,10 +129,29 @@ fn p14_target_dies_during_two_gifts() {
     });
 }
 
-/// LG2: the target acquires for the first time, waits for the first time, and cancels that, while it is given a permit.
+/// O2: the same, if the target has a slot and nothing in its overflow, which the giver makes.
+#[test]
+fn o2_target_with_a_slot_dies_during_a_gift() {
+    model(2, 5, |first| {
+        let giving = Giving::new([1]);
+        assert_eq!(giving.acquire(3, 1), Some(1));
+        let (given, released) = first.two(&giving, |g| g.give(1), Giving::die);
+        let expected = match given {
+            Given::Given => 2,
+            Given::NotAlive => 1,
+            Given::NotHeld => panic!("the giver has it"),
+        };
+        assert_eq!(released, expected);
+        let kept = [(GIVER, 1, 1)];
+        giving.assert_held(&kept[expected as usize - 1..]);
+        giving.assert_end();
+    });
+}
+
+/// O2: the target acquires for the first time, waits for the first time, and cancels that, while it is given a permit.
 /// It has one entry.
 #[test]
-fn lg2_first_calls_of_the_target_during_a_gift() {
+fn o2_first_calls_of_the_target_during_a_gift() {
     model(2, 5, |first| {
         let giving = Giving::new([1]);
         first.two(
@@ -155,10 +174,10 @@ fn lg2_first_calls_of_the_target_during_a_gift() {
     });
 }
 
-/// LG2: a process has died with permits that it was given. While they are released, the next process with its pid is
+/// O2: a process has died with permits that it was given. While they are released, the next process with its pid is
 /// given a permit. It keeps that, and has the others too if it inherits.
 #[test]
-fn lg2_gift_during_a_death_with_pid_reuse() {
+fn o2_gift_during_a_death_with_pid_reuse() {
     model(2, 5, |first| {
         let giving = Giving::new([1, 2, 3]);
         for key in [1, 3] {
@@ -178,9 +197,9 @@ fn lg2_gift_during_a_death_with_pid_reuse() {
     });
 }
 
-/// LG2: the same, if the next process waits.
+/// O2: the same, if the next process waits.
 #[test]
-fn lg2_wait_during_a_death_with_pid_reuse() {
+fn o2_wait_during_a_death_with_pid_reuse() {
     model(2, 5, |first| {
         let giving = Giving::new([1, 2]);
         assert_eq!(giving.give(1), Given::Given);
@@ -190,7 +209,7 @@ fn lg2_wait_during_a_death_with_pid_reuse() {
             assert_eq!(g.wait(2, 1), Waited::Waiting);
         });
         release(&giving.table, holder(GIVER), 2).unwrap();
-        assert_eq!(giving.mailbox.read(), [(TARGET, Told::Granted(1))]);
+        assert_eq!(giving.mailbox.read(), [(TARGET, WaitEnd::Granted(1))]);
         let inherited = released == 0;
         let held = [(TARGET, 1, 1), (TARGET, 2, 1)];
         giving.assert_held(&held[usize::from(!inherited)..]);
@@ -199,9 +218,9 @@ fn lg2_wait_during_a_death_with_pid_reuse() {
     });
 }
 
-/// LG2: the dead process and the next one with its pid wait. The death ends the request of the dead one only.
+/// O2: the dead process and the next one with its pid wait. The death ends the request of the dead one only.
 #[test]
-fn lg2_wait_during_the_death_of_a_waiter_with_pid_reuse() {
+fn o2_wait_during_the_death_of_a_waiter_with_pid_reuse() {
     model(2, 5, |first| {
         let giving = Giving::new([1, 2]);
         assert_eq!(giving.wait(1, 1), Waited::Waiting);
@@ -217,7 +236,7 @@ fn lg2_wait_during_the_death_of_a_waiter_with_pid_reuse() {
         let told = giving.mailbox.read();
         assert_eq!(
             told,
-            vec![(TARGET, Told::Granted(1)); 1 + inherited as usize]
+            vec![(TARGET, WaitEnd::Granted(1)); 1 + inherited as usize]
         );
         let held = [(TARGET, 1, 1), (TARGET, 2, 1)];
         giving.assert_held(&held[1 - inherited as usize..]);
@@ -226,10 +245,10 @@ fn lg2_wait_during_the_death_of_a_waiter_with_pid_reuse() {
     });
 }
 
-/// LG2: a process that inherits a slot waits. If it dies before the callback of the first death, that callback ends its
+/// O2: a process that inherits a slot waits. If it dies before the callback of the first death, that callback ends its
 /// request, because no call of it had it watched.
 #[test]
-fn lg2_inheriting_process_waits_and_dies() {
+fn o2_inheriting_process_waits_and_dies() {
     model(2, 4, |first| {
         let giving = Giving::new([2]);
         assert_eq!(giving.acquire(1, 1), Some(1));
@@ -245,7 +264,7 @@ fn lg2_inheriting_process_waits_and_dies() {
     });
 }
 
-/// A process that acquired, and was given permits, is watched twice. Both callbacks run at the same time.
+/// A process is watched twice, as after a reuse of its pid. Both callbacks run at the same time.
 #[test]
 fn p4_two_callbacks_of_a_death() {
     model(2, 5, |first| {
@@ -254,6 +273,7 @@ fn p4_two_callbacks_of_a_death() {
         for key in [1, 2] {
             assert_eq!(giving.give(key), Given::Given);
         }
+        giving.pid.watch();
         assert_eq!(giving.pid.exit(), 2);
         let (one, other) = first.two(&giving, Giving::report, Giving::report);
         assert_eq!(one + other, 3);
@@ -263,7 +283,7 @@ fn p4_two_callbacks_of_a_death() {
 }
 
 #[test]
-fn lg3_two_processes_give_to_each_other() {
+fn o3_two_processes_give_to_each_other() {
     model(2, 5, |first| {
         let table = held_by_0([1]);
         acquire(&table, holder(1), 2, 1).unwrap();
@@ -280,7 +300,7 @@ fn lg3_two_processes_give_to_each_other() {
     });
 }
 
-/// LG1: a permit is not on two records at once. (An inspection reads the record of the target first here. In the other
+/// O1: a permit is not on two records at once. (An inspection reads the record of the target first here. In the other
 /// order it can report a permit twice that moves in between.)
 #[test]
 fn p14_inspection_during_a_gift() {

@@ -6,7 +6,7 @@ use permit_table::{pin, Cursor, Permits};
 use std::collections::BTreeMap;
 
 #[test]
-fn h5_usage_during_a_death() {
+fn o4_usage_during_a_death() {
     model(2, 5, |first| {
         let table = held_by_0(0..3);
         let (usage, released) = first.two(&table, |t| t.usage(), |t| die(t, holder(0)));

@@ -66,20 +66,55 @@ bugs! {
         waiting::p1_waiter_sees_writes_of_the_last_holder => Unordered;
     p1_chunk_published_relaxed:
         counting::p1_two_insert_one_key => Unordered;
-
     p8_swept_relaxed:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
     k1_published_relaxed:
         counting::p1_two_insert_one_key => Unordered;
-
-    p4_released_and_left_on_record:
-        deaths::p4_acquire_during_the_death_of_the_holder => Asserted,
-        inspecting::h5_usage_during_a_death => Asserted;
     h1_vacated_relaxed:
         deaths::p5_next_process_in_a_slot_holds_nothing_of_the_dead => Unordered;
     h1_taken_relaxed:
         deaths::p5_next_process_in_a_slot_holds_nothing_of_the_dead => Unordered;
+    h2_recorded_relaxed:
+        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+    h2_released_relaxed:
+        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+
+    // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
+    // between the stamp and the sweep's fence.
+    e3_stamped_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e3_epoch_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_left_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_read_relaxed:
+        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
+        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
+    e4_entered_stored_relaxed:
+        epochs::membarrier::e4_reads_under_an_earlier_pin_precede_the_free => Unordered,
+        epochs::fences::e4_reads_under_an_earlier_pin_precede_the_free => Unordered;
+    i1_opened_relaxed:
+        incarnations::i1_death_right_after_open => Unordered;
+    o2_overflow_made_relaxed:
+        giving::o2_target_with_a_slot_dies_during_a_gift => Asserted;
+    h5_count_read_relaxed:
+        giving::o2_first_calls_of_the_target_during_a_gift => Asserted;
+    h5_count_changed_relaxed:
+        giving::o2_first_calls_of_the_target_during_a_gift => Asserted;
+}
+
+bugs! {
+    IN_PATCHES [#[ignore = "make soak WHAT=seeded"]]
+
+    p4_released_and_left_on_record:
+        deaths::p4_acquire_during_the_death_of_the_holder => Asserted,
+        inspecting::o4_usage_during_a_death => Asserted;
     h1_reuse_ignored:
+        giving::o2_gift_during_a_death_with_pid_reuse => Asserted,
+        giving::o2_inheriting_process_waits_and_dies => Asserted,
+        giving::o2_wait_during_a_death_with_pid_reuse => Asserted,
+        giving::o2_wait_during_the_death_of_a_waiter_with_pid_reuse => Asserted,
         deaths::p4_death_reported_after_pid_reuse => Unordered,
         inspecting::h1_inspection_during_a_death_with_pid_reuse => Asserted;
     h1_reuse_checked_without_fence:
@@ -97,10 +132,6 @@ bugs! {
         inspecting::h1_all_permits_while_a_slot_changes_hands => Asserted,
         inspecting::h1_holders_of_a_key_while_a_slot_changes_hands => Asserted,
         inspecting::h1_permits_of_one_while_its_slot_changes_hands => Asserted;
-    h2_recorded_relaxed:
-        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
-    h2_released_relaxed:
-        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
     h2_count_lowered_before_record:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
     h2_permits_reported_for_wrong_key:
@@ -111,11 +142,10 @@ bugs! {
         inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
     h2_new_list_not_read:
         inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
-    h5_released_and_left_in_sum:
-        inspecting::h5_usage_during_a_death => Asserted;
-
-    p6_resized_keeps_collected:
-        waiting::p6_resized_during_release => Asserted;
+    o4_released_and_left_in_sum:
+        inspecting::o4_usage_during_a_death => Asserted;
+    p6_resize_keeps_collected:
+        waiting::p6_resize_during_release => Asserted;
     w1_looked_before_the_bit:
         waiting::p12_release_during_wait => Asserted,
         waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted,
@@ -123,8 +153,6 @@ bugs! {
     w1_cancel_settles_nothing:
         waiting::p12_collector_cancels_during_release => Asserted,
         waiting::p4_collector_dies_during_release => Asserted;
-    w1_failed_raise_is_a_step:
-        waiting::w1_two_acquires_during_wait_for_several => Checked;
     w2_lowered_before_handed_over:
         waiting::p11_caller_does_not_overtake_a_waiter => Asserted,
         waiting::p11_caller_does_not_overtake_between_two_pieces => Asserted,
@@ -137,56 +165,23 @@ bugs! {
         waiting::p13_cancel_during_close => Asserted;
     w3_told_after_the_lock:
         waiting::p13_cancel_during_a_grant => Asserted,
-        waiting::p13_cancel_during_close => Asserted,
         waiting::p12_collector_cancels_during_release => Asserted;
     w3_closed_not_asked:
         waiting::p13_wait_during_close => Asserted;
     w4_collected_forgotten:
         waiting::p12_collector_cancels_during_release => Asserted,
         waiting::p4_collector_dies_during_release => Asserted,
-        waiting::p6_resized_during_release_and_cancel => Asserted;
+        waiting::p6_resize_during_release_and_cancel => Asserted;
     w4_all_collect:
         waiting::w4_second_waiter_collects_nothing_during_acquire => Asserted;
-
-    lg1_credited_before_taken_off:
+    o1_credited_before_taken_off:
         giving::p14_inspection_during_a_gift => Asserted;
-    lg1_told_before_credited:
+    o1_told_before_credited:
         waiting::p13_waiter_releases_when_it_is_told => Asserted;
-    lg2_visible_before_watched:
+    o2_visible_before_watched:
         giving::p14_target_dies_during_two_gifts => Asserted;
-    lg2_looked_up_before_the_lock:
-        giving::lg2_first_calls_of_the_target_during_a_gift => Asserted;
-    lg2_dead_after_drained:
-        giving::lg2_gift_during_a_death_with_pid_reuse => Asserted,
-        giving::lg2_wait_during_a_death_with_pid_reuse => Checked;
-    lg2_wait_of_any_entry_with_the_word:
-        giving::lg2_wait_during_the_death_of_a_waiter_with_pid_reuse => Checked;
-    lg3_locks_as_called:
-        giving::lg3_two_processes_give_to_each_other => Deadlocked;
-
-    // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
-    // between the stamp and the sweep's fence.
-    e3_stamped_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e3_epoch_read_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_left_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
-        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_entered_read_relaxed:
-        epochs::membarrier::e2_reads_under_a_pin_precede_the_free => Unordered,
-        epochs::fences::e2_reads_under_a_pin_precede_the_free => Unordered;
-    e4_entered_stored_relaxed:
-        epochs::membarrier::e4_reads_under_an_earlier_pin_precede_the_free => Unordered,
-        epochs::fences::e4_reads_under_an_earlier_pin_precede_the_free => Unordered;
-
-    i1_opened_relaxed:
-        incarnations::i1_death_right_after_open => Unordered;
-}
-
-bugs! {
-    IN_PATCHES [#[ignore = "make soak WHAT=seeded"]]
-
+    o3_locks_as_called:
+        giving::o3_two_processes_give_to_each_other => Deadlocked;
     p1_acquire_without_cas:
         counting::p1_two_acquire_the_last_permit => Asserted,
         counting::p1_three_acquire_the_last_two_permits => Asserted,
@@ -195,7 +190,6 @@ bugs! {
         counting::p6_two_acquire_with_different_capacities => Asserted;
     p6_count_above_capacity_admits:
         counting::p6_larger_capacity_admits_while_smaller_is_full => Asserted;
-
     p8_dead_stored_without_cas:
         sweeping::p8_key_is_reclaimed_during_acquire => Asserted,
         deaths::p4_key_is_reclaimed_after_its_last_holder_dies => Asserted;
@@ -214,7 +208,6 @@ bugs! {
     k5_freed_without_waiting:
         sweeping::p8_key_is_reclaimed_during_lookup => Unordered,
         inspecting::h2_inspection_during_release_then_sweep => Unordered;
-
     p4_vacated_before_released:
         deaths::p4_next_process_acquires_during_a_death_at_its_place => Unordered;
     h1_reuse_checked_before_retiring:
@@ -230,7 +223,6 @@ bugs! {
         deaths::p4_death_reported_after_two_pid_reuses => Asserted;
     h4_dead_slot_hides_the_next:
         inspecting::h4_inspection_of_two_slots_with_one_word => Asserted;
-
     p4_death_settles_nothing:
         waiting::p4_holder_dies_during_wait => Asserted,
         waiting::p4_waiter_dies_during_its_grant => Asserted;
@@ -242,13 +234,10 @@ bugs! {
         waiting::p12_hand_over_during_wait => Asserted,
         waiting::p12_wait_for_a_new_key_during_acquire_and_release => Asserted;
     w1_raised_by_a_store:
+        waiting::w1_two_acquires_during_wait_for_several => Asserted,
         waiting::p6_caller_takes_a_free_permit_during_a_hand_over_of_two => Asserted;
     w5_drained_before_off_the_queue:
         waiting::p4_waiter_dies_during_its_grant => Checked;
-
-    lg2_buried_before_the_slot_is_released:
-        giving::lg2_inheriting_process_waits_and_dies => Asserted;
-
     e1_left_with_nested_pin:
         epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
         epochs::fences::e1_nested_pin_does_not_end_the_outer_one => Unordered;
@@ -269,7 +258,6 @@ bugs! {
     e3_stamped_without_increment:
         epochs::membarrier::e3_pin_after_the_stamp_delays_no_free => Asserted,
         epochs::fences::e3_pin_after_the_stamp_delays_no_free => Asserted;
-
     i1_current_set_before_gate:
         incarnations::i1_death_right_after_open => Asserted;
     i1_gate_leads_to_current:
@@ -289,6 +277,12 @@ bugs! {
         incarnations::i3_late_death_during_close_changes_nothing => Asserted;
     i4_death_closes_kept:
         incarnations::i4_adoption_during_the_death_of_the_manager => Asserted;
+    o2_word_not_checked:
+        giving::o2_target_with_a_slot_dies_during_a_gift => Asserted;
+    h5_place_not_read_again:
+        giving::o2_first_calls_of_the_target_during_a_gift => Asserted;
+    h5_count_not_read_again:
+        giving::o2_first_calls_of_the_target_during_a_gift => Asserted;
 }
 
 /// This test program.

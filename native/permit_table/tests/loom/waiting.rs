@@ -3,7 +3,7 @@
 use super::*;
 use common::*;
 use loom::cell::UnsafeCell;
-use permit_table::{pin, Told, Waited};
+use permit_table::{pin, WaitEnd, Waited};
 use std::collections::BTreeMap;
 
 /// The key of all requests.
@@ -62,7 +62,7 @@ impl Waiting {
     }
 
     /// What a process was told since the last call.
-    fn told(&self, process: u64) -> Vec<Told> {
+    fn told(&self, process: u64) -> Vec<WaitEnd> {
         let mail = self.mail[process as usize].read();
         let ends = mail.into_iter().map(|(request, told)| {
             assert_eq!(request, process, "told to another process");
@@ -73,11 +73,11 @@ impl Waiting {
 
     /// How a request ended for which the process got this answer: once (P13).
     #[track_caller]
-    fn end_of(&self, process: u64, waited: Waited) -> Told {
+    fn end_of(&self, process: u64, waited: Waited) -> WaitEnd {
         let mut ends = self.told(process);
         match waited {
-            Waited::Permit(out) => ends.push(Told::Granted(out)),
-            Waited::Closed => ends.push(Told::Closed),
+            Waited::Permit(out) => ends.push(WaitEnd::Granted(out)),
+            Waited::Closed => ends.push(WaitEnd::Closed),
             Waited::Waiting => {}
             Waited::Full => panic!("nothing limits the number of requests"),
         }
@@ -128,7 +128,7 @@ fn p12_release_during_wait() {
                 move |w| w.release(0, permits),
                 move |w| w.wait(1, permits, permits),
             );
-            assert_eq!(waiting.end_of(1, waited), Told::Granted(permits));
+            assert_eq!(waiting.end_of(1, waited), WaitEnd::Granted(permits));
             waiting.assert_end(&[(1, permits)], 0);
         });
     }
@@ -153,7 +153,7 @@ fn p12_wait_for_a_new_key_during_acquire_and_release() {
             },
             |w| w.wait(1, 1, 1),
         );
-        assert_eq!(waiting.end_of(1, waited), Told::Granted(1));
+        assert_eq!(waiting.end_of(1, waited), WaitEnd::Granted(1));
         waiting.assert_end(&[(1, 1)], 0);
     });
 }
@@ -168,7 +168,7 @@ fn p12_last_waiter_leaves_during_wait() {
         assert!(cancelled, "no permit was released");
         assert_eq!((waited, waiting.told(2)), (Waited::Waiting, vec![]));
         waiting.release(0, 1);
-        assert_eq!(waiting.end_of(2, waited), Told::Granted(1));
+        assert_eq!(waiting.end_of(2, waited), WaitEnd::Granted(1));
         waiting.assert_end(&[(2, 1)], 0);
     });
 }
@@ -180,10 +180,10 @@ fn p12_hand_over_during_wait() {
         let waiting = Waiting::full(1);
         assert_eq!(waiting.wait(1, 1, 1), Waited::Waiting);
         let ((), waited) = first.two(&waiting, |w| w.release(0, 1), |w| w.wait(2, 1, 1));
-        assert_eq!(waiting.end_of(1, Waited::Waiting), Told::Granted(1));
+        assert_eq!(waiting.end_of(1, Waited::Waiting), WaitEnd::Granted(1));
         assert_eq!((waited, waiting.told(2)), (Waited::Waiting, vec![]));
         waiting.release(1, 1);
-        assert_eq!(waiting.end_of(2, waited), Told::Granted(1));
+        assert_eq!(waiting.end_of(2, waited), WaitEnd::Granted(1));
         waiting.assert_end(&[(2, 1)], 0);
     });
 }
@@ -195,7 +195,7 @@ fn p11_caller_does_not_overtake_a_waiter() {
         assert_eq!(waiting.wait(1, 1, 1), Waited::Waiting);
         let ((), granted) = first.two(&waiting, |w| w.release(0, 1), |w| w.acquire(2, 1, 1));
         assert_eq!(granted, None, "the permit is out the whole time");
-        assert_eq!(waiting.end_of(1, Waited::Waiting), Told::Granted(1));
+        assert_eq!(waiting.end_of(1, Waited::Waiting), WaitEnd::Granted(1));
         waiting.assert_end(&[(1, 1)], 0);
     });
 }
@@ -214,7 +214,10 @@ fn p11_two_releases_are_handed_over_to_the_oldest() {
         assert_eq!(waiting.wait(3, 1, 2), Waited::Waiting);
         first.two(&waiting, |w| w.release(0, 1), |w| w.release(3, 1));
         for process in [1, 2] {
-            assert_eq!(waiting.end_of(process, Waited::Waiting), Told::Granted(2));
+            assert_eq!(
+                waiting.end_of(process, Waited::Waiting),
+                WaitEnd::Granted(2)
+            );
         }
         assert_eq!(waiting.told(3), []);
         waiting.assert_end(&[(1, 1), (2, 1)], 1);
@@ -237,7 +240,7 @@ fn p11_caller_does_not_overtake_between_two_pieces() {
         assert_eq!(granted, None, "all permits are out the whole time");
         for process in 1..4 {
             // The number of permits out without those in hand.
-            assert_eq!(waiting.told(process), [Told::Granted(process)]);
+            assert_eq!(waiting.told(process), [WaitEnd::Granted(process)]);
         }
         waiting.assert_end(&[(1, 1), (2, 1), (3, 1)], 0);
     });
@@ -277,7 +280,7 @@ fn p13_cancel_during_a_grant() {
                 let told = if cancelled {
                     vec![]
                 } else {
-                    vec![Told::Granted(1)]
+                    vec![WaitEnd::Granted(1)]
                 };
                 assert_eq!(w.told(1), told);
                 assert!(!w.cancel(1), "it has ended");
@@ -290,7 +293,7 @@ fn p13_cancel_during_a_grant() {
     });
 }
 
-/// W3, LG1: a process that finds the message of its grant can release the permit.
+/// W3, O1: a process that finds the message of its grant can release the permit.
 #[test]
 fn p13_waiter_releases_when_it_is_told() {
     model(2, 5, |first| {
@@ -309,12 +312,12 @@ fn p13_waiter_releases_when_it_is_told() {
             },
         );
         if told.is_empty() {
-            assert_eq!(waiting.end_of(1, Waited::Waiting), Told::Granted(1));
+            assert_eq!(waiting.end_of(1, Waited::Waiting), WaitEnd::Granted(1));
             waiting.assert_end(&[(1, 1)], 0);
         } else {
             assert_eq!(
                 (&told[..], waiting.told(1)),
-                (&[Told::Granted(1)][..], vec![])
+                (&[WaitEnd::Granted(1)][..], vec![])
             );
             waiting.assert_end(&[], 0);
         }
@@ -334,7 +337,7 @@ fn p13_cancel_during_close() {
                 let told = if w.cancel(1) {
                     vec![]
                 } else {
-                    vec![Told::Closed]
+                    vec![WaitEnd::Closed]
                 };
                 assert_eq!(w.told(1), told);
             },
@@ -357,9 +360,9 @@ fn p12_collector_cancels_during_release() {
             |w| {
                 let cancelled = w.cancel(1);
                 let (first, second) = if cancelled {
-                    (vec![], vec![Told::Granted(2)])
+                    (vec![], vec![WaitEnd::Granted(2)])
                 } else {
-                    (vec![Told::Granted(2)], vec![])
+                    (vec![WaitEnd::Granted(2)], vec![])
                 };
                 assert_eq!((w.told(1), w.told(2)), (first, second));
                 cancelled
@@ -382,8 +385,8 @@ fn p4_collector_dies_during_release() {
         let ((), released) = first.two(&waiting, |w| w.release(0, 1), |w| w.die(1));
         // Either the second waiter gets the permit that was collected, or one of two that the dead process was granted.
         let (first, second) = match released {
-            0 => (vec![], Told::Granted(2)),
-            _ => (vec![Told::Granted(2)], Told::Granted(1)),
+            0 => (vec![], WaitEnd::Granted(2)),
+            _ => (vec![WaitEnd::Granted(2)], WaitEnd::Granted(1)),
         };
         assert_eq!((waiting.told(1), waiting.told(2)), (first, vec![second]));
         waiting.assert_end(&[(2, 1)], 0);
@@ -400,7 +403,7 @@ fn p4_waiter_dies_during_its_grant() {
         }
         let ((), released) = first.two(&waiting, |w| w.release(0, 1), |w| w.die(1));
         assert_eq!(waiting.told(1).len() as u64, released);
-        assert_eq!(waiting.end_of(2, Waited::Waiting), Told::Granted(1));
+        assert_eq!(waiting.end_of(2, Waited::Waiting), WaitEnd::Granted(1));
         waiting.assert_end(&[(2, 1)], 0);
     });
 }
@@ -425,7 +428,7 @@ fn p4_waiter_dies_during_its_grant_and_another_wait() {
                 side(|w: &Waiting| Some(w.wait(2, 1, 1))),
             ],
         );
-        assert_eq!(waiting.end_of(2, waited[2].unwrap()), Told::Granted(1));
+        assert_eq!(waiting.end_of(2, waited[2].unwrap()), WaitEnd::Granted(1));
         waiting.assert_end(&[(2, 1)], 0);
     });
 }
@@ -440,12 +443,12 @@ fn p4_holder_dies_during_wait() {
             if handed_over {
                 assert_eq!(waiting.wait(2, 1, 1), Waited::Waiting);
                 waiting.release(0, 1);
-                assert_eq!(waiting.end_of(2, Waited::Waiting), Told::Granted(1));
+                assert_eq!(waiting.end_of(2, Waited::Waiting), WaitEnd::Granted(1));
             }
             let (released, waited) =
                 first.two(&waiting, move |w| w.die(holder), |w| w.wait(1, 1, 1));
             assert_eq!(released, 1);
-            assert_eq!(waiting.end_of(1, waited), Told::Granted(1));
+            assert_eq!(waiting.end_of(1, waited), WaitEnd::Granted(1));
             waiting.assert_end(&[(1, 1)], 0);
         });
     }
@@ -466,8 +469,8 @@ fn p8_key_is_reclaimed_during_wait() {
         let ((), waited) = first.two(&waiting, sweep, |w| w.wait(1, 1, 0));
         assert_eq!((waited, waiting.told(1)), (Waited::Waiting, vec![]));
         waiting.assert_held(&[], 1);
-        resized(&waiting.table, KEY, 1);
-        assert_eq!(waiting.end_of(1, waited), Told::Granted(1));
+        resize(&waiting.table, KEY, 1);
+        assert_eq!(waiting.end_of(1, waited), WaitEnd::Granted(1));
         waiting.assert_end(&[(1, 1)], 0);
     });
 }
@@ -486,7 +489,7 @@ fn p13_wait_during_close() {
         );
         assert!(closed);
         for (process, waited) in [(1, Waited::Waiting), (2, waited)] {
-            assert_eq!(waiting.end_of(process, waited), Told::Closed);
+            assert_eq!(waiting.end_of(process, waited), WaitEnd::Closed);
         }
         waiting.assert_held(&[(0, 1)], 0);
         assert_eq!(waiting.wait(2, 1, 2), Waited::Closed);
@@ -499,16 +502,16 @@ fn p13_wait_during_close() {
 /// The new capacity is less than the number of permits that the oldest waiter waits for. What it has collected is
 /// released.
 #[test]
-fn p6_resized_during_release() {
+fn p6_resize_during_release() {
     model(2, 5, |first| {
         let waiting = Waiting::collecting();
-        first.two(&waiting, |w| w.release(0, 1), |w| resized(&w.table, KEY, 1));
+        first.two(&waiting, |w| w.release(0, 1), |w| resize(&w.table, KEY, 1));
         let ends = (waiting.told(1), waiting.told(2));
         if ends.0.is_empty() {
-            assert_eq!(ends.1, [Told::Granted(1)]);
+            assert_eq!(ends.1, [WaitEnd::Granted(1)]);
             waiting.assert_end(&[(2, 1)], 1);
         } else {
-            assert_eq!(ends, (vec![Told::Granted(2)], vec![]));
+            assert_eq!(ends, (vec![WaitEnd::Granted(2)], vec![]));
             waiting.assert_end(&[(1, 2)], 1);
         }
     });
@@ -516,7 +519,7 @@ fn p6_resized_during_release() {
 
 /// The same, and the oldest waiter cancels its request.
 #[test]
-fn p6_resized_during_release_and_cancel() {
+fn p6_resize_during_release_and_cancel() {
     model(3, 2, |first| {
         let waiting = Waiting::collecting();
         let [_, _, cancelled] = first.three(
@@ -527,7 +530,7 @@ fn p6_resized_during_release_and_cancel() {
                     false
                 }),
                 side(|w: &Waiting| {
-                    resized(&w.table, KEY, 1);
+                    resize(&w.table, KEY, 1);
                     false
                 }),
                 side(|w: &Waiting| w.cancel(1)),
@@ -535,10 +538,10 @@ fn p6_resized_during_release_and_cancel() {
         );
         let ends = (waiting.told(1), waiting.told(2));
         if cancelled {
-            assert!(matches!(ends.1[..], [Told::Granted(1 | 2)]) && ends.0.is_empty());
+            assert!(matches!(ends.1[..], [WaitEnd::Granted(1 | 2)]) && ends.0.is_empty());
             waiting.assert_end(&[(2, 1)], 0);
         } else {
-            assert_eq!(ends, (vec![Told::Granted(2)], vec![]));
+            assert_eq!(ends, (vec![WaitEnd::Granted(2)], vec![]));
             waiting.assert_end(&[(1, 2)], 1);
         }
     });
@@ -560,7 +563,7 @@ fn p6_caller_takes_a_free_permit_during_a_hand_over_of_two() {
                 waiting.assert_end(&[(0, 1), (3, 1)], 2);
             }
             Some(4) => {
-                assert_eq!(waiting.told(2), [Told::Granted(3)]);
+                assert_eq!(waiting.told(2), [WaitEnd::Granted(3)]);
                 waiting.assert_end(&[(0, 1), (2, 2), (3, 1)], 1);
             }
             _ => panic!("{granted:?}"),

@@ -1,0 +1,263 @@
+//! The queue of one key: its lanes, and which of their waiters is granted next. It knows no locks.
+//!
+//! ```text
+//!   queue    waiter 17 has collected 1
+//!     lane   capacity 6    waiter 17 (2 permits), waiter 21 (1), waiter 22 (5)     oldest first
+//!     lane   capacity 4    waiter 19 (1)
+//! ```
+//!
+//! A lane has the waiters with one capacity. They are granted strictly first in, first out: only the *candidate* of a
+//! lane, its oldest waiter whose permits fit its capacity, can have permits. So a request that needs more permits than
+//! its capacity blocks no other, and a request that needs several is not overtaken by smaller ones.
+//!
+//! Of several lanes, the oldest candidate that can be granted is. The oldest candidate of all also **collects**: it
+//! takes each free permit until it has all of them. Any other candidate gets all its permits at once or none. If two
+//! collected, each could have the permits that the other one needs.
+//!
+//! A call that gives the key another capacity changes that of all lanes, and moves no waiter. So several lanes can have
+//! the same capacity. New waiters join the first of these. Until it is empty, the others have only waiters that are
+//! older, so all waiters with one capacity are still granted in their order.
+
+use crate::buckets::Capacity;
+use crate::memory::{reserve, OutOfMemory};
+use crate::overflow::Overflow;
+use crate::sorted_list::{Ordered, SortedList};
+use std::mem;
+use std::ptr::NonNull;
+
+/// The most lanes of a queue. To find the next waiter, all lanes are compared: with these many, for about a microsecond.
+/// Requests with one more capacity are refused.
+pub(crate) const MAX_LANES: usize = 256;
+
+/// A request that waits.
+pub(crate) struct Waiter<K, N> {
+    /// Increases with the time at which it began to wait.
+    pub(crate) number: u64,
+    pub(crate) permits: u64,
+    /// The record of its process. It exists until the request has ended (W5).
+    pub(crate) overflow: NonNull<Overflow<K>>,
+    /// The identity word of its process.
+    pub(crate) id: u64,
+    pub(crate) request_hash: u64,
+    /// When it began to wait, as told by the caller.
+    pub(crate) since: u64,
+    pub(crate) notice: N,
+}
+
+// SAFETY: it points to an overflow that exists while it waits, and overflows are shared between threads.
+unsafe impl<K: Send + Sync, N: Send> Send for Waiter<K, N> {}
+
+impl<K, N> Ordered for Waiter<K, N> {
+    fn order(&self) -> u64 {
+        self.number
+    }
+}
+
+struct Lane<K, N> {
+    capacity: Capacity,
+    /// Waiters with smaller numbers need more permits than the capacity.
+    passed: u64,
+    waiters: SortedList<Waiter<K, N>>,
+}
+
+/// Waiters of a key.
+pub(crate) struct Queue<K, N> {
+    /// None is empty.
+    lanes: Vec<Lane<K, N>>,
+    len: usize,
+    /// The number of the waiter that has collected permits, and these permits. At most one has (W4).
+    collected: (u64, u64),
+}
+
+/// The waiter that gets permits next.
+#[derive(Clone, Copy)]
+pub(crate) struct Pick {
+    lane: usize,
+    pub(crate) number: u64,
+    /// All that it needs, or some that it collects.
+    pub(crate) permits: u64,
+    pub(crate) is_last: bool,
+}
+
+/// The work that may be done while a queue is locked has been done.
+pub(crate) struct Spent;
+
+impl<K, N> Default for Queue<K, N> {
+    fn default() -> Self {
+        Self {
+            lanes: Vec::new(),
+            len: 0,
+            collected: (0, 0),
+        }
+    }
+}
+
+impl<K, N> Lane<K, N> {
+    /// The oldest waiter whose permits fit the capacity. A step passes one whose permits do not.
+    fn candidate(&mut self, steps: &mut usize) -> Result<Option<&Waiter<K, N>>, Spent> {
+        let capacity = self.capacity;
+        let fits = |waiter: &Waiter<K, N>| waiter.permits <= capacity.free(0);
+        while let Some(first) = self.waiters.from(self.passed).next() {
+            if fits(first) {
+                break;
+            }
+            *steps = steps.checked_sub(1).ok_or(Spent)?;
+            self.passed = first.number + 1;
+        }
+        Ok(self.waiters.from(self.passed).next())
+    }
+}
+
+impl<K, N> Queue<K, N> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The waiter that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<&Waiter<K, N>> {
+        let firsts = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.waiters.from(0).next());
+        firsts.min_by_key(|first| first.number)
+    }
+
+    /// Any waiter.
+    pub(crate) fn any(&self) -> Option<&Waiter<K, N>> {
+        self.lanes.first()?.waiters.from(0).next()
+    }
+
+    pub(crate) fn find(&self, number: u64) -> Option<&Waiter<K, N>> {
+        let mut lanes = self.lanes.iter();
+        lanes.find_map(|lane| lane.waiters.find(number, |_| true))
+    }
+
+    /// Whether a request with this capacity can join.
+    pub(crate) fn has_room(&self, capacity: Capacity) -> bool {
+        self.lanes.len() < MAX_LANES || self.lane(capacity).is_some()
+    }
+
+    fn lane(&self, capacity: Capacity) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.capacity == capacity)
+    }
+
+    /// The waiter that gets permits next, if `in_use` permits are in use without those to be distributed.
+    pub(crate) fn pick(&mut self, in_use: u64, steps: &mut usize) -> Result<Option<Pick>, Spent> {
+        let (mut oldest, mut granted): (Option<(Pick, u64)>, Option<Pick>) = (None, None);
+        let (collector, collected) = self.collected;
+        for (lane, of) in self.lanes.iter_mut().enumerate() {
+            let free = of.capacity.free(in_use);
+            let Some(candidate) = of.candidate(steps)? else {
+                continue;
+            };
+            let number = candidate.number;
+            let had = if number == collector { collected } else { 0 };
+            let pick = Pick {
+                lane,
+                number,
+                permits: candidate.permits - had,
+                is_last: true,
+            };
+            if oldest.is_none_or(|(other, _)| number < other.number) {
+                oldest = Some((pick, free));
+            }
+            if pick.permits <= free && granted.is_none_or(|other| number < other.number) {
+                granted = Some(pick);
+            }
+        }
+        let Some((oldest, free)) = oldest else {
+            return Ok(None);
+        };
+        if free == 0 || oldest.permits <= free {
+            return Ok(granted);
+        }
+        Ok(Some(Pick {
+            permits: free,
+            is_last: false,
+            ..oldest
+        }))
+    }
+
+    /// The waiter that was picked.
+    pub(crate) fn picked(&self, pick: Pick) -> &Waiter<K, N> {
+        let waiter = self.lanes[pick.lane].waiters.find(pick.number, |_| true);
+        waiter.expect("picked under the same lock")
+    }
+
+    /// Records permits that the oldest candidate has collected.
+    pub(crate) fn collect(&mut self, pick: Pick) {
+        let (number, collected) = self.collected;
+        let had = if number == pick.number { collected } else { 0 };
+        debug_assert!(had == collected, "only one has collected permits (W4)");
+        self.collected = (pick.number, had + pick.permits);
+    }
+
+    /// The waiter that has collected permits, and how many.
+    pub(crate) fn collector(&self) -> Option<(&Waiter<K, N>, u64)> {
+        let (number, collected) = self.collected;
+        (collected > 0).then(|| {
+            let collector = self.find(number);
+            (collector.expect("it waits (W4)"), collected)
+        })
+    }
+
+    /// Removes a waiter, with the permits that it has collected.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<(Waiter<K, N>, u64)> {
+        let mut lanes = self.lanes.iter_mut().enumerate();
+        let (lane, removed) = lanes.find_map(|(index, lane)| {
+            let removed = lane.waiters.remove(number, |_| true);
+            removed.map(|removed| (index, removed))
+        })?;
+        if self.lanes[lane].waiters.is_empty() {
+            // In their order: new waiters join the first lane with their capacity.
+            self.lanes.remove(lane);
+        }
+        self.len -= 1;
+        let collected = match self.collected {
+            (collector, _) if collector == number => self.take_collected(),
+            _ => 0,
+        };
+        Some((removed, collected))
+    }
+
+    /// The permits that a waiter has collected. It has none after that.
+    pub(crate) fn take_collected(&mut self) -> u64 {
+        mem::take(&mut self.collected).1
+    }
+
+    /// Gives all waiters another capacity. None has collected permits.
+    pub(crate) fn resize(&mut self, capacity: Capacity) {
+        for lane in &mut self.lanes {
+            lane.capacity = capacity;
+            lane.passed = 0;
+        }
+    }
+
+    /// Adds a waiter. `make` is called when its memory is reserved.
+    pub(crate) fn push(
+        &mut self,
+        capacity: Capacity,
+        number: u64,
+        make: impl FnOnce() -> Result<Waiter<K, N>, OutOfMemory>,
+    ) -> Result<(), OutOfMemory> {
+        if let Some(lane) = self.lane(capacity) {
+            let vacancy = self.lanes[lane].waiters.reserve(number)?;
+            vacancy.insert(make()?);
+        } else {
+            reserve(&mut self.lanes, 1)?;
+            let mut waiters = SortedList::default();
+            waiters.reserve(number)?.insert(make()?);
+            self.lanes.push(Lane {
+                capacity,
+                passed: 0,
+                waiters,
+            });
+        }
+        self.len += 1;
+        Ok(())
+    }
+}

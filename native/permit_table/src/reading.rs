@@ -1,0 +1,144 @@
+//! Reads the slots of other processes, for inspections. The head of `slot.rs` proves that it may.
+
+use crate::epochs::Pin;
+use crate::keys::Node;
+use crate::memory::{reserve, OutOfMemory};
+use crate::overflow::OverflowGuard;
+use crate::slot::{InlineKey, Slot};
+use crate::sorted_list::Ordered;
+use crate::sync::Ordering;
+use std::ptr;
+
+/// How often an inline key is read while it changes during the read. After that it is left out: its process acquires and
+/// releases without a pause, and holds none of these keys all the time. Each attempt fails with a probability of at most
+/// one half, because a change takes longer than a read.
+const READ_ATTEMPTS: usize = 8;
+
+/// Rows of one overflow that are copied while its lock is held: about 50 µs.
+const ROWS_PER_PIECE: usize = 1024;
+
+/// Permits of one key that one holder has.
+#[derive(Debug)]
+pub struct Permits<'a, K> {
+    /// The identity word of the holder.
+    pub holder: u64,
+    /// The key.
+    pub key: &'a K,
+    /// The number of permits.
+    pub permits: u64,
+}
+
+/// What a reader wants of each slot: the permits of all keys, or of one.
+pub(crate) struct Wanted<'a, K> {
+    pub(crate) pin: &'a Pin,
+    pub(crate) only: Option<&'a Node<K>>,
+}
+
+impl<K> Clone for Wanted<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Wanted<'_, K> {}
+
+impl<K> InlineKey<K> {
+    /// Node and permits at one instant, if there are permits.
+    fn read<'a>(&self, _pin: &'a Pin) -> Option<(&'a Node<K>, u64)> {
+        for _ in 0..READ_ATTEMPTS {
+            let before = self.node.load(Ordering::Acquire);
+            // Acquire: H2.
+            let permits = self.permits.load(Ordering::Acquire);
+            if permits == 0 {
+                return None;
+            }
+            let node = self.node.load(Ordering::Acquire);
+            // Otherwise permits of one key could be reported for the next.
+            if ptr::eq(before, node) {
+                // SAFETY: read under the pin, after permits > 0: see "Reading slots of other processes".
+                return Some((unsafe { &*node }, permits));
+            }
+        }
+        None
+    }
+}
+
+impl<K> Slot<K> {
+    /// Appends a row for each key of its process that is wanted: for one piece of the keys whose order is at least
+    /// `from`. Returns the order at which the next piece begins, if there is one. While the overflow is copied, a call
+    /// that needs it waits for its lock.
+    pub(crate) fn read<'a>(
+        &self,
+        wanted: Wanted<'a, K>,
+        from: u64,
+        rows: &mut Vec<Permits<'a, K>>,
+    ) -> Result<Option<u64>, OutOfMemory> {
+        let start = rows.len();
+        loop {
+            rows.truncate(start);
+            let Some(holder) = self.settled_holder() else {
+                return Ok(None);
+            };
+            let overflow = self.overflow();
+            let record = overflow.map(|overflow| overflow.lock());
+            let (keys, next) = self.keys(wanted, from, record.as_ref())?;
+            // A key can have moved to an overflow that has just been made.
+            let is_complete = record.is_some() || self.overflow().is_none();
+            drop(record);
+            reserve(rows, keys.len())?;
+            rows.extend(keys.into_iter().map(|(node, permits)| Permits {
+                holder,
+                key: &node.key,
+                permits,
+            }));
+            // Otherwise its process has died. Another process may have the slot now, or the slot is RETIRING and may
+            // keep its word.
+            if is_complete && holder == self.holder() {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// The permits of one piece of the wanted keys, and the order at which the next one begins. A piece covers a range of
+    /// orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
+    #[allow(clippy::type_complexity)]
+    fn keys<'a>(
+        &self,
+        wanted: Wanted<'a, K>,
+        from: u64,
+        record: Option<&OverflowGuard<'_, K>>,
+    ) -> Result<(Vec<(&'a Node<K>, u64)>, Option<u64>), OutOfMemory> {
+        let Wanted { pin, only } = wanted;
+        let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
+        // A key that is released and acquired again can move from the first inline key to the second during this. It
+        // must not be reported twice: the later read counts.
+        let [first, second] = self.inline().each_ref().map(|key| key.read(pin));
+        let is_moved =
+            |(node, _): &(&Node<K>, u64)| second.is_some_and(|(other, _)| ptr::eq(other, *node));
+        let mut inline = [first.filter(|first| !is_moved(first)), second];
+        let mut keys = Vec::new();
+        let mut end = to;
+        let mut last = from;
+        let listed = record.iter().flat_map(|record| record.rows(from));
+        for (copied, row) in listed.take_while(|row| row.order() <= to).enumerate() {
+            if copied >= ROWS_PER_PIECE && row.order() > last {
+                end = row.order() - 1;
+                break;
+            }
+            last = row.order();
+            let here = inline.iter_mut();
+            let here = here.filter_map(|key| key.take_if(|(node, _)| row.is_of(node)));
+            let permits = row.counted() + here.map(|(_, permits)| permits).sum::<u64>();
+            if permits > 0 {
+                reserve(&mut keys, 1)?;
+                // SAFETY: on record with permits while this thread has the lock (O1), so alive while the pin lasts.
+                keys.push((unsafe { &*row.node().as_ptr().cast_const() }, permits));
+            }
+        }
+        reserve(&mut keys, inline.len())?;
+        keys.extend(inline.into_iter().flatten());
+        let is_in_piece = |node: &Node<K>| (from..=end).contains(&node.order());
+        keys.retain(|(node, _)| is_in_piece(node) && only.is_none_or(|only| ptr::eq(only, *node)));
+        Ok((keys, (end < to).then(|| end + 1)))
+    }
+}
