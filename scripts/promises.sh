@@ -41,7 +41,7 @@ citations() {
       cite(cited, name)
     }
     { cited = "" }
-  ' test/*/*.{erl,exs} native/permit_table/{tests,src}/{,*/}*.rs \
+  ' test/*/*.{erl,exs} native/permit_table/{tests/*,src,src/*}/*.rs \
     native/quorum/tests/{,*/,*/*/}*.rs native/quorum_check/tests/{,*/}*.rs | sort -u
 }
 

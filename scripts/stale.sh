@@ -3,7 +3,7 @@
 #
 # - patches of seeded bugs that do not apply;
 # - mutants in tests/mutants.txt of permit_table whose file or function does not exist;
-# - labels (W1, LG2) in comments and in names of tests, that are not defined where CONTRIBUTING.md says;
+# - labels (W1, O2) in comments and in names of tests, that are not defined where CONTRIBUTING.md says;
 # - tests, models and seeded bugs, named in the docs or in comments as `label_words', that do not exist;
 # - `Type::member' in comments of native/*/src, where we define the type, but not the member.
 set -euo pipefail

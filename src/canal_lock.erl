@@ -285,8 +285,8 @@ cancel(Ref) ->
 %%
 %% Call it when the resource changes its size. Then the requests that the new capacity admits are granted, the oldest
 %% first, before the call returns. They are also granted if the caller is killed. A request that begins to wait later
-%% keeps its own capacity. Raises as {@link acquire/3}. Cost: about 5 µs, and 0.5 µs for each request that is granted, in
-%% pieces of at most 1 ms, between which other processes run.
+%% keeps its own capacity. Raises as {@link acquire/3}. Cost: about 5 µs, and 0.5 µs for each request that is granted,
+%% in pieces of at most 1 ms, between which other processes run.
 -spec resize(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 resize(Key, MaxPer, Buckets) ->
     Resized = fun(KeyOrHandle) -> canal_lock_wait:resize(KeyOrHandle, MaxPer, Buckets) end,

@@ -14,9 +14,9 @@
 //!   The slot at its place counts such processes. If that count is not 0, the process searches `displaced`, so it finds
 //!   its slot even after the other process has died. If several slots there have the same word, all but the first are
 //!   RELEASING: a slot is inserted in front, after its maker has waited until the others are RELEASING.
-//! - **H5** A process has one slot, also if it makes its first call while another one gives it a permit. A giver makes a
-//!   displaced slot, and then looks at the place; the process takes the place, and then looks at the count of displaced
-//!   slots. At least one of the two sees what the other has done, because each changes the count by a
+//! - **H5** A process has one slot, also if it makes its first call while another one gives it a permit. A giver makes
+//!   a displaced slot, and then looks at the place; the process takes the place, and then looks at the count of
+//!   displaced slots. At least one of the two sees what the other has done, because each changes the count by a
 //!   read-modify-write. A giver that sees that the place changes withdraws its slot and looks again. A process that
 //!   finds a slot made for it leaves its place.
 
@@ -316,8 +316,8 @@ impl<K> Holders<K> {
         }
     }
 
-    /// The displaced slot of the calling process, if a giver has made one. Waits while one is RETIRING that can have its
-    /// word.
+    /// The displaced slot of the calling process, if a giver has made one. Waits while one is RETIRING that can have
+    /// its word.
     fn search_displaced(&self, holder: Holder) -> Result<&Slot<K>, NotFound<'_, K>> {
         loop {
             let displaced = self.displaced.lock();

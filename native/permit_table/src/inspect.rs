@@ -7,8 +7,8 @@
 //!   of them dead, both may be reported.
 //!
 //! Only two kinds of holders wait for an inspection. A holder of more than two keys, or of permits that other threads
-//! have recorded, waits while its overflow is copied. A holder whose place is taken (H4) waits while a displaced slot is read. The inspection
-//! itself can wait some microseconds for a callback that decides about a slot (H1).
+//! have recorded, waits while its overflow is copied. A holder whose place is taken (H4) waits while a displaced slot
+//! is read. The inspection itself can wait some microseconds for a callback that decides about a slot (H1).
 //!
 //! The totals are not computed here: [`Table::usage`] adds them up without a walk over the keys.
 

@@ -4,7 +4,7 @@
 //! # Map of the files
 //!
 //! ```text
-//!                 waits.rs   transfers.rs              requests that wait; several permits, gifts
+//!                 waits.rs   transfers.rs              requests that wait; gifts
 //!                      \    /
 //!                      table.rs        acquire, release: keeps the promises
 //!                 /    |    |    \
@@ -12,7 +12,7 @@
 //!   key -> word        |    |   reclaims idle          holders and    event
 //!     (a lock-free     |    |   keys, in steps         permits, in    statistics
 //!      hash table)     |    |                          pieces
-//!       |   \          |   queues.rs
+//!       |   \          |   queues.rs, queue.rs
 //!       |    \         |    waiters of a key
 //!       |     \    holders.rs   |
 //!       |      \   process ->   |
@@ -22,8 +22,8 @@
 //!     one word is  \ record of  |                     inject.rs      injected panics and failures, for tests
 //!     the bucket    \ a process |                     holder.rs      a process
 //!     vector         \     |   /
-//!                     \  ledger.rs       what other threads record for a process
-//!                      \  |
+//!                     \  overflow.rs     further keys, and what other threads record for a process
+//!                      \  |              (read by reading.rs and walk.rs)
 //!     lazy_array.rs    sorted_list.rs     epochs.rs
 //!     arrays that      list without       when memory
 //!     grow by chunks   long pauses        can be freed
@@ -34,10 +34,10 @@
 //! ```
 //!
 //! Read `buckets.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
-//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct, and `queues.rs` and `ledger.rs` for calls
-//! that wait. Each of them starts with its invariants. The families are: K keys, H holders and slots, W queues of
-//! waiters, LG ledger, S sorted list, E epochs, I incarnations; P are the promises of the library. `incarnations.rs`
-//! describes how a table can be closed while calls are inside.
+//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct, and `queue.rs`, `queues.rs` and
+//! `overflow.rs` for calls that wait. Each of them starts with its invariants. The families are: K keys, H holders and
+//! slots, W queues of waiters, O overflow, S sorted list, E epochs, I incarnations; P are the promises of the library.
+//! `incarnations.rs` describes how a table can be closed while calls are inside.
 //!
 //! # Use
 //!

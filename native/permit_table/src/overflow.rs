@@ -7,14 +7,14 @@
 //!       waits    hash of a request -> its number in the queue of a key
 //! ```
 //!
-//! Other threads add permits here: when they grant a request of the process, and when they give it a permit. The process
-//! itself moves keys here that its slot has no room for. It holds the sum of both records of a key.
+//! Other threads add permits here: when they grant a request of the process, and when they give it a permit. The
+//! process itself moves keys here that its slot has no room for. It holds the sum of both records of a key.
 //!
 //! # Invariants
 //!
-//! - **O1** A row with permits or with waits names a node that is alive (K6). A row with neither is removed. Permits are
-//!   added under the lock, while the count includes them. They are subtracted before the count goes down. So a grant
-//!   needs no memory: the row was made when the request began to wait.
+//! - **O1** A row with permits or with waits names a node that is alive (K6). A row with neither is removed. Permits
+//!   are added under the lock, while the count includes them. They are subtracted before the count goes down. So a
+//!   grant needs no memory: the row was made when the request began to wait.
 //! - **O2** The callback of a death replaces the identity word of the slot before it takes the lock. A giver reads the
 //!   word under the lock. So either the giver sees that the process is dead, or the callback finds the permit.
 //! - **O3** Locks are taken in this order: the queue of a key or the displaced slots, then one overflow. A gift locks

@@ -25,8 +25,8 @@ use crate::sorted_list::{Ordered, SortedList};
 use std::mem;
 use std::ptr::NonNull;
 
-/// The most lanes of a queue. To find the next waiter, all lanes are compared: with these many, for about a microsecond.
-/// Requests with one more capacity are refused.
+/// The most lanes of a queue. To find the next waiter, all lanes are compared: with these many, for about a
+/// microsecond. Requests with one more capacity are refused.
 pub(crate) const MAX_LANES: usize = 256;
 
 /// A request that waits.

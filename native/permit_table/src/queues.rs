@@ -1,9 +1,9 @@
 //! The queues of all keys: one per key that a request waits for (`queue.rs`), and how permits get to their waiters.
 //!
 //! A waiter is granted its permits by **settling** its queue. A call that releases permits of a key with a queue locks
-//! the queue and settles it with these permits undistributed: they go to waiters without being released in between. Only
-//! what no waiter can have lowers the count. So the count of the key, which callers of acquire see, does not fall while
-//! a permit is handed over, and no caller can take the permit of a waiter.
+//! the queue and settles it with these permits undistributed: they go to waiters without being released in between.
+//! Only what no waiter can have lowers the count. So the count of the key, which callers of acquire see, does not fall
+//! while a permit is handed over, and no caller can take the permit of a waiter.
 //!
 //! # Invariants
 //!
@@ -18,10 +18,10 @@
 //! - **W4** Only the oldest candidate has collected permits. They are on the record of its process, too.
 //! - **W5** A waiter enters the queue after it is on its process's record (`overflow.rs`), and leaves the record under
 //!   the lock of the queue. A death takes all requests of its process out of the queues before it releases what is on
-//!   record, and before the slot is vacated. So settling need not know whether the process of a waiter is alive: what it
-//!   credits is released by the death.
-//! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are released
-//!   without being handed over.
+//!   record, and before the slot is vacated. So settling need not know whether the process of a waiter is alive: what
+//!   it credits is released by the death.
+//! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are
+//!   released without being handed over.
 
 use crate::buckets::{Capacity, Demand};
 use crate::keys::Node;
@@ -35,8 +35,8 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Locks of the queues: more than the schedulers of large machines, so two keys with queues rarely share one. Each takes
-/// 48 bytes.
+/// Locks of the queues: more than the schedulers of large machines, so two keys with queues rarely share one. Each
+/// takes 48 bytes.
 const SHARDS: usize = sized(2, 4, 256);
 
 /// Grants, or steps of another kind, after which the lock is free for a moment: about 50 µs.
@@ -199,8 +199,8 @@ fn overflow_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Overflow<K> {
 }
 
 impl<K, N: Notice> QueueGuard<'_, K, N> {
-    /// Whether a request is refused because `max_waiting` requests wait for the key, or requests with too many different
-    /// capacities, or because the table is full.
+    /// Whether a request is refused because `max_waiting` requests wait for the key, or requests with too many
+    /// different capacities, or because the table is full.
     pub(crate) fn is_full(
         &self,
         node: Option<&Node<K>>,

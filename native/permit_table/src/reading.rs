@@ -9,9 +9,9 @@ use crate::sorted_list::Ordered;
 use crate::sync::Ordering;
 use std::ptr;
 
-/// How often an inline key is read while it changes during the read. After that it is left out: its process acquires and
-/// releases without a pause, and holds none of these keys all the time. Each attempt fails with a probability of at most
-/// one half, because a change takes longer than a read.
+/// How often an inline key is read while it changes during the read. After that it is left out: its process acquires
+/// and releases without a pause, and holds none of these keys all the time. Any number is correct: with more, fewer
+/// keys are left out, and a reader can take longer.
 const READ_ATTEMPTS: usize = 8;
 
 /// Rows of one overflow that are copied while its lock is held: about 50 µs.
@@ -99,8 +99,8 @@ impl<K> Slot<K> {
         }
     }
 
-    /// The permits of one piece of the wanted keys, and the order at which the next one begins. A piece covers a range of
-    /// orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
+    /// The permits of one piece of the wanted keys, and the order at which the next one begins. A piece covers a range
+    /// of orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
     #[allow(clippy::type_complexity)]
     fn keys<'a>(
         &self,

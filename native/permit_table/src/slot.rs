@@ -10,11 +10,11 @@
 //! # States of a slot
 //!
 //! ```text
-//!        occupy            watched                death                               no                     vacate
-//!   FREE -----> RETIRING ---------> identity word -----> RETIRING: is the word reused? ---> RELEASING permits -----> FREE
-//!                                        ^                             |
-//!                                        '-----------------------------'
-//!                                         yes: the new process keeps the slot
+//!       occupy           watched               death                              no                   vacate
+//!  FREE ----> RETIRING ---------> identity word ----> RETIRING: word reused? ---> RELEASING permits ----> FREE
+//!                                      ^                        |
+//!                                      '------------------------'
+//!                                       yes: the new process keeps the slot
 //! ```
 //!
 //! A slot gets the word of its process when the VM watches that process. Before, it is RETIRING too: other threads that
@@ -38,10 +38,10 @@
 //!   - Its entry in the VM's process table was not visible yet. Its first call finds the word replaced. The callback
 //!     executes a SeqCst fence between the replacement and the question, the process between its entry and its first
 //!     call. So at least one of the two sees what the other has written.
-//! - **H2** An inline key with permits > 0 names a node whose count includes them (K6: so it is alive). Permits are added to
-//!   it after the count has gone up, and subtracted before it goes down. An inline key with 0 permits may name memory
-//!   that has been reused: its pointer is never followed. Permits move from an inline key to the overflow under the lock of
-//!   the overflow, so a reader that has the lock sees them in one of the two.
+//! - **H2** An inline key with permits > 0 names a node whose count includes them (K6: so it is alive). Permits are
+//!   added to it after the count has gone up, and subtracted before it goes down. An inline key with 0 permits may name
+//!   memory that has been reused: its pointer is never followed. Permits move from an inline key to the overflow under
+//!   the lock of the overflow, so a reader that has the lock sees them in one of the two.
 //!
 //! # Reading slots of other processes
 //!
@@ -50,8 +50,8 @@
 //! these permits (Release), or a later one. The reader may follow M while it is pinned.
 //!
 //! Proof by contradiction. Suppose that M has been freed.
-//! 1. M died before that (K6: with no permit in use). So this inline key was set to 0 permits after M was stored in it (its
-//!    permits were released or moved).
+//! 1. M died before that (K6: with no permit in use). So this inline key was set to 0 permits after M was stored in it
+//!    (its permits were released or moved).
 //! 2. The free did not wait for the pin. So that store of 0 happened before the first read under the pin: by E3 if the
 //!    pin entered a later epoch, by E2 if the barrier of the sweep came before the pin.
 //! 3. So the reader has read permits that were stored after that 0. Their node was stored after M, and the reader,

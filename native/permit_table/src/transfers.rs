@@ -27,8 +27,8 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// Gives permits of a key to another process: all or none. The count does not change, so no waiter is affected.
     ///
     /// `watch` is called if `target` has no slot: it has not called the table, and was never given a permit. It must
-    /// ensure that [`Table::release_all`] is called after the death of `target`, and happens before that call. It returns
-    /// false if `target` is not alive. It must not call this table.
+    /// ensure that [`Table::release_all`] is called after the death of `target`, and happens before that call. It
+    /// returns false if `target` is not alive. It must not call this table.
     ///
     /// # Errors
     /// [`OutOfMemory`] (as an `E`), or the error of `watch`. Then nothing has changed.

@@ -159,8 +159,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(Waited::Waiting)
     }
 
-    /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns false if there is
-    /// none, because it has ended: then its process has the message.
+    /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns false if there
+    /// is none, because it has ended: then its process has the message.
     ///
     /// # Cost
     /// About 0.3 µs, and 0.5 µs per waiter that is granted because of it.
@@ -237,8 +237,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         self.queues.set_max_waiting(max_waiting);
     }
 
-    /// Ends up to `limit` requests, because the table closes: their processes are told so. Returns whether none is left.
-    /// After the first call no request starts to wait and none is granted, until [`Table::reopen`] is called.
+    /// Ends up to `limit` requests, because the table closes: their processes are told so. Returns whether none is
+    /// left. After the first call no request starts to wait and none is granted, until [`Table::reopen`] is called.
     pub fn close(&self, limit: usize, context: N::Context<'_>) -> bool {
         let _pin = crate::epochs::pin();
         self.queues.close(limit, context)

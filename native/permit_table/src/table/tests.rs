@@ -518,7 +518,7 @@ impl Scene {
             table: Table::new(4096).unwrap(),
             inbox: Inbox::default(),
         };
-        // 1 has permits in an entry, in its list and in the ledger, and a request. 5 and 6 share a place.
+        // 1 has permits in its slot and in its overflow, and a request. 5 and 6 share a place.
         for (number, key, permits, capacity) in [
             (1, 1, 2, 9),
             (1, 2, 1, 1),
@@ -770,16 +770,16 @@ const SCENE_CALLS: [(&str, SceneCall); 22] = [
         assert_eq!(scene.release(1, 1), Ok(()));
         Ok(())
     }),
-    ("release from the list", |scene| {
+    ("release of a further key", |scene| {
         assert_eq!(scene.release(1, 2), Ok(()));
         Ok(())
     }),
-    ("release from the ledger", |scene| {
+    ("release from the overflow", |scene| {
         assert_eq!(scene.release(6, 1), Ok(()));
         Ok(())
     }),
     (
-        "release of a key without a queue, from the ledger",
+        "release of a key without a queue, from the overflow",
         |scene| {
             assert_eq!(scene.release(1, 6), Ok(()));
             Ok(())
@@ -789,7 +789,7 @@ const SCENE_CALLS: [(&str, SceneCall); 22] = [
         assert_eq!(scene.release_many(1, 1, 2), Ok(()));
         Ok(())
     }),
-    ("release of several, from the ledger", |scene| {
+    ("release of several, from the overflow", |scene| {
         assert_eq!(scene.release_many(1, 6, 2), Ok(()));
         Ok(())
     }),
@@ -798,7 +798,7 @@ const SCENE_CALLS: [(&str, SceneCall); 22] = [
         Ok(())
     }),
     (
-        "gift from the ledger, to a process with a request",
+        "gift from the overflow, to a process with a request",
         |scene| {
             assert_eq!(scene.give(1, 4, 6, 1)?, Given::Given);
             Ok(())

@@ -135,8 +135,8 @@ impl OneKey {
         candidates
     }
 
-    /// P11, P12: gives free permits to the candidates. The oldest one collects them. Another one gets all that it needs,
-    /// or none.
+    /// P11, P12: gives free permits to the candidates. The oldest one collects them. Another one gets all that it
+    /// needs, or none.
     pub fn settle(&mut self) {
         loop {
             let out = self.out();
