@@ -357,8 +357,8 @@ defmodule CanalLock do
   defdelegate count(key), to: :canal_lock
 
   @doc """
-  The permits of `key` in use, as a list of buckets of `max_per`, a positive integer. Empty buckets are left out. Raises
-  as `acquire/3`. Cost: proportional to the length of the answer.
+  The permits of `key` in use, as a list of buckets of `max_per`, a positive integer. Empty buckets are left out. More
+  than 1,000 buckets raise `SystemLimitError`. Raises as `acquire/3`. Cost: proportional to the length of the answer.
 
       iex> for _ <- 1..4, do: CanalLock.acquire(:db, 3, 2)
       iex> CanalLock.buckets(:db, 3)

@@ -33,6 +33,9 @@
 -define(ERRORS, canal_lock_errors).
 -include("canal_lock_errors.hrl").
 
+%% The most buckets that buckets/2 lists. A list of some thousand million would end the VM.
+-define(MAX_BUCKETS, 1000).
+
 -export([start_link/1, start_link/2, child_spec/1, stop/0]).
 -export([acquire/3, acquire/4, release/1, release/2, release/3, with_permit/4, with_permit/5]).
 -export([request/3, request/4, cancel/1, resize/3, waiting/1]).
@@ -534,13 +537,18 @@ count(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_interned:call(Key, fun canal_lock_nif:count/1))).
 
 %% @doc The permits of `Key' in use, as a list of buckets of `MaxPer', a positive integer: `[3,1]' are four permits in
-%% buckets of three. Empty buckets are left out. Raises as described for the module. Cost: proportional to the length of
-%% the answer.
+%% buckets of three. Empty buckets are left out. Raises as described for the module, and `system_limit' if there are more
+%% than 1,000 buckets. Cost: proportional to the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
     Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
-    {Full, Rest} = ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, Buckets))),
-    lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0].
+    case ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, Buckets))) of
+        {Full, _Rest} when Full >= ?MAX_BUCKETS ->
+            Text = <<"MaxPer gives more than 1000 buckets: use a larger one, or call count/1">>,
+            ?RAISE({system_limit, #{2 => Text}}, [Key, MaxPer]);
+        {Full, Rest} ->
+            lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0]
+    end.
 
 %% @doc The processes that hold permits of `Key', each with its number of permits, in no order; a snapshot. A holder on
 %% another node is shown by its own pid.

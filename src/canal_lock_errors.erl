@@ -15,10 +15,11 @@
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
-%% Why a call raises. `{badarg, Texts}' is for checks that need native code. `foreign_lock' is a quorum lock of another
+%% Why a call raises. `{badarg, Texts}' is for checks that need native code, `{system_limit, Texts}' for an answer that
+%% would be too large. `foreign_lock' is a quorum lock of another
 %% node or of an earlier lifetime of this one.
 -type cause() ::
-    badarg | {badarg, texts()} | not_started | foreign_lock
+    badarg | {badarg | system_limit, texts()} | not_started | foreign_lock
     | system_limit | not_watched | nif_panicked | version_mismatch.
 
 %% Explanations, by the position of the argument.
@@ -40,7 +41,7 @@
 -define(MAX_CHARACTERS, 100).
 
 -spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked | version_mismatch.
-reason({badarg, _Texts}) -> badarg;
+reason({Reason, _Texts}) -> Reason;
 reason(not_started) -> badarg;
 reason(foreign_lock) -> badarg;
 reason(Cause) -> Cause.
@@ -60,7 +61,7 @@ format_error(_Reason, Stack) ->
 format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
     case proplists:get_value(error_info, Info, #{}) of
         #{cause := badarg} when is_list(Arguments) -> Wrong(Function, Arguments);
-        #{cause := {badarg, Texts}} -> Texts;
+        #{cause := {_Reason, Texts}} -> Texts;
         #{cause := Cause} when Cause =/= badarg -> Explain(Cause);
         _ -> #{}
     end.

@@ -16,6 +16,7 @@ answers_test_() ->
         {"P5: the numbers of a release have no effect", fun numbers_of_a_release/0},
         {"count/1 returns the permits of a key", fun count/0},
         {"buckets/2 returns full buckets first", fun buckets/0},
+        {"P9: buckets/2 does not list more than 1,000 buckets", fun too_many_buckets/0},
         {"info/0 returns keys, permits and holders", fun info/0}
     ]).
 
@@ -147,6 +148,13 @@ count() ->
     ?assertEqual(0, canal_lock:count(never_seen)),
     ok = canal_lock:release(db),
     ?assertEqual(3, canal_lock:count(db)).
+
+too_many_buckets() ->
+    {acquired, 999} = canal_lock:acquire(db, 1 bsl 40, 1, #{permits => 999}),
+    ?assertEqual(lists:duplicate(999, 1), canal_lock:buckets(db, 1)),
+    {acquired, _} = canal_lock:acquire(db, 1 bsl 40, 1, #{permits => 1 bsl 36}),
+    ?assertError(system_limit, canal_lock:buckets(db, 1)),
+    ?assertEqual([1 bsl 36, 999], canal_lock:buckets(db, 1 bsl 36)).
 
 buckets() ->
     ?assertEqual([], canal_lock:buckets(db, 3)),

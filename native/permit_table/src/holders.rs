@@ -54,7 +54,7 @@ impl Sums {
     fn add<K>(&mut self, slot: &Slot<K>) {
         let permits = slot.permits();
         self.holders += usize::from(permits > 0);
-        self.permits += permits;
+        self.permits = self.permits.saturating_add(permits);
         self.released += slot.released_by_holder();
     }
 }

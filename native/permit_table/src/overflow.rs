@@ -183,12 +183,14 @@ pub(crate) fn lock_both<'a, K>(
 impl<K> OverflowGuard<'_, K> {
     fn add(&self, more: u64) {
         let permits = self.permits.load(Ordering::Relaxed);
-        self.permits.store(permits + more, Ordering::Relaxed);
+        self.permits
+            .store(permits.wrapping_add(more), Ordering::Relaxed);
     }
 
     fn subtract(&self, fewer: u64) {
         let permits = self.permits.load(Ordering::Relaxed);
-        self.permits.store(permits - fewer, Ordering::Relaxed);
+        self.permits
+            .store(permits.wrapping_sub(fewer), Ordering::Relaxed);
     }
 
     /// The row of a key that has one.

@@ -451,7 +451,8 @@ impl<K> Slot<K> {
     pub(crate) fn permits(&self) -> u64 {
         let inline = self.inline.iter();
         let inline = inline.map(|key| key.permits.load(Ordering::Relaxed));
-        inline.sum::<u64>() + self.overflow().map_or(0, Overflow::permits)
+        let inline = inline.fold(0, u64::saturating_add);
+        inline.saturating_add(self.overflow().map_or(0, Overflow::permits))
     }
 
     /// Frees the last inline key by moving its permits to the overflow. So a process that holds many keys for long, and

@@ -46,7 +46,7 @@ pub enum Acquired {
 pub struct Usage {
     /// Keys in the table, including idle ones that the sweep has not visited yet.
     pub keys: usize,
-    /// Permits out, of all keys together.
+    /// Permits out, of all keys together: at most 2^64 - 1.
     pub permits: u64,
     /// Processes that hold at least one permit.
     pub holders: usize,
@@ -451,7 +451,10 @@ impl<K: Key, N: Notice> Table<K, N> {
             waiting: self.queues.len(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: held.permits + held.released + released_by_death,
+                granted: held
+                    .permits
+                    .saturating_add(held.released)
+                    .saturating_add(released_by_death),
                 refused: self.counters.sum(Event::Refused),
                 released: held.released,
                 released_by_death,
