@@ -537,8 +537,8 @@ count(Key) ->
     ?ANSWER([Key], ?CAUGHT(canal_lock_interned:call(Key, fun canal_lock_nif:count/1))).
 
 %% @doc The permits of `Key' in use, as a list of buckets of `MaxPer', a positive integer: `[3,1]' are four permits in
-%% buckets of three. Empty buckets are left out. Raises as described for the module, and `system_limit' if there are more
-%% than 1,000 buckets. Cost: proportional to the length of the answer.
+%% buckets of three. Empty buckets are left out. Raises as described for the module, and `system_limit' if there are
+%% more than 1,000 buckets. Cost: proportional to the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
 buckets(Key, MaxPer) ->
     Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
