@@ -213,7 +213,7 @@ acquire(Key, MaxPer, Buckets) ->
 %%
 %% Raises as {@link acquire/3}, and `badarg' if the table closes while the caller waits. Cost: with a free permit, that
 %% of {@link acquire/3}, and up to 25 ns more with a map; for several permits, 0.15 µs. Otherwise some microseconds, and
-%% about 0.2 KB of memory for the time of the wait; the first wait of a process takes 0.7 KB more, until the process
+%% about 0.2 KB of memory for the time of the wait; the first wait of a process takes 0.4 KB more, until the process
 %% ends.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), timeout() | wait_options()) ->
     {acquired, N :: pos_integer()} | full.
