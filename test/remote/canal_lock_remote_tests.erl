@@ -17,6 +17,7 @@ remote_test_() ->
             {"P7: local calls do not wait for the manager, remote ones do", fun waits_for_the_manager/1},
             {"P8: remote calls leave no proxies, monitors or messages behind", fun leaves_nothing_behind/1},
             {"a proxy without permits exits after its idle time", fun idle/1},
+            {"P4: a live holder keeps several permits that it got after a wait", fun kept_after_a_wait/1},
             {"P4: a lost connection releases the permits of its holders, and no others", fun connection_lost/1},
             {"P9: system_limit of the remote manager is raised in the caller", fun raised/1},
             {"P9: forged requests change nothing", fun forged/1},
@@ -166,6 +167,28 @@ idle([There, Here | _]) ->
     end)),
     ?assertEqual(none, test_remote:proxy(Holder, There)),
     test_nodes:call(There, fun() -> application:unset_env(canal_lock, proxy_idle_ms) end).
+
+%% The proxy counts each of the permits, so it does not exit after its idle time.
+kept_after_a_wait([There, Here | _]) ->
+    Name = test_nodes:name(There),
+    Local = test_nodes:worker(There),
+    {acquired, 3} = test_nodes:order(Local, fun() -> canal_lock:acquire(db, 3, 1, #{permits => 3}) end),
+    Holder = test_nodes:worker(Here),
+    Wait = fun() -> canal_lock:acquire_on(Name, db, 3, 1, #{permits => 3, timeout_ms => infinity}) end,
+    Sent = test_nodes:send_order(Holder, Wait),
+    test_nodes:call(There, fun() -> test_await:value(1, fun() -> canal_lock:waiting(db) end) end),
+    ok = test_nodes:order(Local, fun() -> canal_lock:release(db, #{permits => 3}) end),
+    ?assertEqual({acquired, 3}, test_await:answer(Sent)),
+    Proxy = test_remote:proxy(Holder, There),
+    ?assertEqual(ok, test_remote:release(Holder, There, db)),
+    test_nodes:call(There, fun() ->
+        Proxy ! timeout,
+        _ = sys:get_state(Proxy),
+        ok
+    end),
+    ?assertEqual(2, test_remote:count(There, db)),
+    ?assertEqual(ok, test_nodes:order(Holder, fun() -> canal_lock:release_on(Name, db, #{permits => 2}) end)),
+    test_remote:nothing_is_left(There).
 
 monitors({Node, Pid}) ->
     test_nodes:call(Node, fun() -> process_info(Pid, [monitors, monitored_by, links]) end).
