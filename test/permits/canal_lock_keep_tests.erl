@@ -22,6 +22,7 @@ keep_test_() ->
         {"P10: the manager survives the normal end of a linked process", fun linked_process_ends/0},
         {"P10: only a manager with keep_on_crash traps exits", fun traps_exits/0},
         {"P10: the adopting manager uses its own options", fun options_of_the_next/0},
+        {"P10, P13: the adopting manager ends the waits of an interrupted shutdown", fun interrupted_shutdown/0},
         {"P8, P10: each manager sweeps at its own interval, also after an adoption", fun sweeps/0},
         {"P8, P10: sweep/0 does not count a pass that the previous manager started",
             fun sweep_started_by_predecessor/0},
@@ -147,7 +148,29 @@ options_of_the_next() ->
     ?assertMatch(#{max_per := 5, permits := 1}, canal_lock:info()),
     ok = test_manager_crash:kill(Second),
     _ = start_keeping(1 bsl 80, #{}),
-    ?assertMatch(#{max_per := 1 bsl 80, permits := 1}, canal_lock:info()).
+    ?assertMatch(#{max_per := 1 bsl 80, permits := 1}, canal_lock:info()),
+    {waiting, Ref} = canal_lock:request(db, 1, 1),
+    ok = canal_lock:cancel(Ref),
+    ok = test_manager_crash:kill(whereis(canal_lock)),
+    _ = start_keeping(3, #{max_waiting => 0}),
+    ?assertEqual(full, canal_lock:request(db, 1, 1)).
+
+%% A manager dies after the first step in which it ends waits. No request is granted any more, and each gets its message.
+interrupted_shutdown() ->
+    Requests = 300,
+    Open = fun() -> canal_lock_nif:open(1024, 3, true, 1000) end,
+    {Dying, Handle} = test_worker:start(Open),
+    {acquired, 1} = acquire(db, 1),
+    Waits = [element(2, canal_lock:request(db, 1, 1)) || _ <- lists:seq(1, Requests)],
+    more = canal_lock_nif:end_waits(Handle),
+    ok = canal_lock:release(db),
+    ok = test_worker:release_then_die(Dying, fun() -> done end),
+    _ = start_keeping(),
+    Ends = [receive {canal_lock, Ref, End} -> End end || Ref <- Waits],
+    ?assertEqual([closed], lists:usort(Ends)),
+    ?assertEqual({0, 0}, {canal_lock:waiting(db), canal_lock:count(db)}),
+    {acquired, 1} = acquire(db, 1),
+    ?assertMatch({waiting, _}, canal_lock:request(db, 1, 1)).
 
 %% Idle keys are reclaimed without a request, sooner than with the default interval.
 sweeps() ->

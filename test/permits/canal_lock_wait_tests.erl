@@ -253,7 +253,9 @@ poolboy_70() ->
     true = erlang:resume_process(Worker),
     ?assertEqual({acquired, 1}, answer({Worker, Ref})),
     ?assertEqual({message_queue_len, 0}, process_info(Worker, message_queue_len)),
-    ?assertEqual([{Worker, 1}], canal_lock:holders(db)).
+    ?assertEqual([{Worker, 1}], canal_lock:holders(db)),
+    %% It is a grant, not a timeout.
+    ?assertMatch(#{timed_out := 0, handed_over := 1}, canal_lock:info()).
 
 nimble_pool_27() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),
