@@ -315,7 +315,7 @@ release(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
         {raise, First, Arguments} ->
             case canal_lock_interned:retry(First, fun canal_lock_nif:release/3, Arguments) of
                 ok -> ok;
-                {raise, not_held} -> canal_lock_reports:unexpected_unlock(hd(Arguments));
+                {raise, not_held} -> canal_lock_reports:unexpected_release(hd(Arguments));
                 {raise, Cause} -> ?RAISE(Cause, Arguments)
             end
     end;

@@ -4,7 +4,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([open/0, unexpected_unlock/1, report/1, format/1]).
+-export([open/0, unexpected_release/1, report/1, format/1]).
 
 %% A faulty loop can release a key that it does not hold a million times per second. So there is at most one report per
 %% interval, with the number of suppressed ones.
@@ -33,12 +33,12 @@ open() ->
     end.
 
 %% Reports that the calling process has released a key that it does not hold.
--spec unexpected_unlock(canal_lock:key()) -> ok.
-unexpected_unlock(Key) ->
+-spec unexpected_release(canal_lock:key()) -> ok.
+unexpected_release(Key) ->
     case admit(persistent_term:get(?MODULE)) of
         {true, LeftOut} ->
             report(#{
-                what => unexpected_unlock,
+                what => unexpected_release,
                 key => Key,
                 pid => self(),
                 holders => holders(Key),
@@ -77,7 +77,7 @@ holders(Key) ->
     end.
 
 -spec format(map()) -> {io:format(), [term()]}.
-format(#{what := unexpected_unlock, key := Key, pid := Pid, holders := Holders, left_out := LeftOut}) ->
+format(#{what := unexpected_release, key := Key, pid := Pid, holders := Holders, left_out := LeftOut}) ->
     {"canal_lock: ~p released key ~ts without holding a permit of it; holders: ~ts. "
         "Only the holder of a permit can release it~ts", [
         Pid, short(Key), format_holders(Holders), format_left_out(LeftOut)

@@ -155,7 +155,7 @@ options_of_the_next() ->
     _ = start_keeping(3, #{max_waiting => 0}),
     ?assertEqual(full, canal_lock:request(db, 1, 1)).
 
-%% A manager dies after the first step in which it ends waits. No request is granted any more, and each gets its message.
+%% A manager dies after the first step in which it ends waits. No request is granted then, and each gets its message.
 interrupted_shutdown() ->
     Requests = 300,
     Open = fun() -> canal_lock_nif:open(1024, 3, true, 1000) end,

@@ -17,7 +17,7 @@
 reports_test_() ->
     test_log_listener:tests(all, [
         test_setup:tests([
-            {"release/3 by a non-holder is reported with the holders", fun unexpected_unlock/0},
+            {"release/3 by a non-holder is reported with the holders", fun unexpected_release/0},
             {"no other event of a permit is reported", fun not_reported/0},
             {"1,000 mistakes in a row make one report, and the next report counts the others", fun limited/0},
             {"concurrent mistakes of many processes make one report", fun limited_for_all/0},
@@ -55,14 +55,14 @@ a_second_later() ->
 now_ms() ->
     erlang:monotonic_time(millisecond).
 
-unexpected_unlock() ->
+unexpected_release() ->
     reset(),
     Take = fun(Permits) -> fun() -> [canal_lock:acquire(db, 9, 1) || _ <- lists:seq(1, Permits)] end end,
     {One, _} = test_worker:start(Take(1)),
     {Two, _} = test_worker:start(Take(2)),
     {_, _} = test_worker:start(fun() -> canal_lock:acquire(other, 9, 1) end),
     {Culprit, _} = test_worker:start(fun() -> canal_lock:acquire(its_own, 9, 1) end),
-    [#{level := Level, msg := {report, Report}, meta := Meta}] = reports(unexpected_unlock, fun() ->
+    [#{level := Level, msg := {report, Report}, meta := Meta}] = reports(unexpected_release, fun() ->
         ok = test_worker:order(Culprit, fun() -> canal_lock:release(db, 9, 1) end)
     end),
     ?assertEqual(error, Level),
@@ -70,7 +70,7 @@ unexpected_unlock() ->
     #{holders := Holders} = Report,
     ?assertEqual(lists:sort([{One, 1}, {Two, 2}]), lists:sort(Holders)),
     ?assertEqual(
-        #{what => unexpected_unlock, key => db, pid => Culprit, left_out => 0},
+        #{what => unexpected_release, key => db, pid => Culprit, left_out => 0},
         maps:remove(holders, Report)
     ),
     #{report_cb := Callback} = Meta,
@@ -83,13 +83,13 @@ first_report() ->
         ok = logger:set_primary_config(level, all),
         ok = logger:add_handler(test_log_listener, test_log_listener, #{}),
         {ok, _} = canal_lock:start_link(3),
-        reports(unexpected_unlock, fun() -> ok = canal_lock:release(db, 3, 1) end)
+        reports(unexpected_release, fun() -> ok = canal_lock:release(db, 3, 1) end)
     end),
     ?assertMatch([#{msg := {report, #{key := db, left_out := 0}}}], Reports).
 
 not_reported() ->
     reset(),
-    Reports = reports(unexpected_unlock, fun() ->
+    Reports = reports(unexpected_release, fun() ->
         {error, not_held} = canal_lock:release(db),
         {acquired, 1} = canal_lock:acquire(db, 1, 1),
         full = canal_lock:acquire(db, 1, 1),
@@ -104,7 +104,7 @@ not_reported() ->
     end),
     ?assertEqual([], Reports),
     %% No report was suppressed either.
-    ?assertMatch([#{msg := {report, #{left_out := 0}}}], reports(unexpected_unlock, fun mistake/0)).
+    ?assertMatch([#{msg := {report, #{left_out := 0}}}], reports(unexpected_release, fun mistake/0)).
 
 mistake() ->
     ok = canal_lock:release(db, 1, 1).
@@ -112,16 +112,16 @@ mistake() ->
 limited() ->
     reset(),
     Start_ms = now_ms(),
-    Reports = reports(unexpected_unlock, fun() -> [mistake() || _ <- lists:seq(1, 1000)] end),
+    Reports = reports(unexpected_release, fun() -> [mistake() || _ <- lists:seq(1, 1000)] end),
     ?assertMatch([#{msg := {report, #{left_out := 0}}} | _], Reports),
     ?assert(length(Reports) =< at_most_since(Start_ms)),
     a_second_later(),
-    Next = reports(unexpected_unlock, fun mistake/0),
+    Next = reports(unexpected_release, fun mistake/0),
     ?assertMatch([_], Next),
     ?assertEqual(1000 - length(Reports), left_out(Reports ++ Next)),
     %% The suppressed reports have been counted.
     a_second_later(),
-    ?assertEqual(0, left_out(reports(unexpected_unlock, fun mistake/0))).
+    ?assertEqual(0, left_out(reports(unexpected_release, fun mistake/0))).
 
 %% More than one only if the machine is slow.
 at_most_since(Start_ms) ->
@@ -140,14 +140,14 @@ limited_for_all(Workers, Gate, Until_ms, Rounds) ->
     Start_ms = now_ms(),
     reset(),
     ok = counters:put(Gate, 1, 0),
-    Reports = reports(unexpected_unlock, fun() ->
+    Reports = reports(unexpected_release, fun() ->
         Orders = [test_worker:send_order(Worker, fun() -> mistake_at(Gate) end) || Worker <- Workers],
         ok = counters:put(Gate, 1, 1),
         [test_await:answer(Order) || Order <- Orders]
     end),
     ?assert(length(Reports) =< at_most_since(Start_ms)),
     a_second_later(),
-    Next = reports(unexpected_unlock, fun mistake/0),
+    Next = reports(unexpected_release, fun mistake/0),
     ?assertEqual(length(Workers) - length(Reports), left_out(Reports ++ Next)),
     Rounds > 1 andalso Start_ms < Until_ms andalso limited_for_all(Workers, Gate, Until_ms, Rounds - 1).
 
@@ -159,7 +159,7 @@ mistake_at(Gate) ->
 
 interval() ->
     a_second_later(),
-    ?assertMatch([_], reports(unexpected_unlock, fun mistake/0)),
+    ?assertMatch([_], reports(unexpected_release, fun mistake/0)),
     ?assertEqual([], reports_after(?INTERVAL_MS div 2)),
     ?assertMatch([_], reports_after(?INTERVAL_MS)).
 
@@ -167,7 +167,7 @@ interval() ->
 reports_after(Ago_ms) ->
     Last_ms = now_ms() - Ago_ms,
     ok = atomics:put(persistent_term:get(canal_lock_reports), ?LAST_MS, Last_ms),
-    Reports = reports(unexpected_unlock, fun mistake/0),
+    Reports = reports(unexpected_release, fun mistake/0),
     case now_ms() - Last_ms < Ago_ms + ?INTERVAL_MS div 4 of
         true -> Reports;
         %% The machine was too slow.
@@ -176,18 +176,18 @@ reports_after(Ago_ms) ->
 
 next_manager() ->
     reset(),
-    [_] = reports(unexpected_unlock, fun() -> [mistake() || _ <- lists:seq(1, 5)] end),
+    [_] = reports(unexpected_release, fun() -> [mistake() || _ <- lists:seq(1, 5)] end),
     ok = canal_lock:stop(),
     {ok, _} = canal_lock:start_link(3),
     a_second_later(),
-    ?assertEqual(4, left_out(reports(unexpected_unlock, fun mistake/0))).
+    ?assertEqual(4, left_out(reports(unexpected_release, fun mistake/0))).
 
 logging_disabled() ->
     #{level := Level} = logger:get_primary_config(),
     ok = logger:set_primary_config(level, none),
     try
         reset(),
-        ?assertEqual([], reports(unexpected_unlock, fun mistake/0)),
+        ?assertEqual([], reports(unexpected_release, fun mistake/0)),
         ?assertMatch(#{not_held := 1}, canal_lock:info())
     after
         ok = logger:set_primary_config(level, Level)
@@ -202,7 +202,7 @@ text() ->
     Self = pid_to_list(self()),
     Says = fun(Key, Holders, LeftOut) ->
         said(fun canal_lock_reports:format/1, #{
-            what => unexpected_unlock,
+            what => unexpected_release,
             key => Key,
             pid => self(),
             holders => Holders,
@@ -231,7 +231,7 @@ text() ->
     %% The reported holders are the real ones.
     [test_worker:order(Pid, fun() -> {acquired, _} = canal_lock:acquire(db, 99, 1) end) || Pid <- Pids],
     reset(),
-    [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unexpected_unlock, fun mistake/0),
+    [#{msg := {report, Report}, meta := #{report_cb := Callback}}] = reports(unexpected_release, fun mistake/0),
     ?assertNotEqual(nomatch, string:find(said(Callback, Report), " (1) and 2 others")).
 
 any_key() ->
@@ -259,7 +259,7 @@ any_key() ->
     lists:foreach(fun({Name, Key}) ->
         reset(),
         [#{msg := {report, Report = #{key := Reported}}, meta := #{report_cb := Callback}}] =
-            reports(unexpected_unlock, fun() -> ok = canal_lock:release(Key, 1, 1) end),
+            reports(unexpected_release, fun() -> ok = canal_lock:release(Key, 1, 1) end),
         ?assertEqual({Name, true}, {Name, Reported =:= Key}),
         Said = said(Callback, Report),
         ?assertNotEqual({Name, nomatch}, {Name, string:find(Said, "holders: none")}),
@@ -358,7 +358,7 @@ with_and_without_filter(Line) ->
     {ok, _} = canal_lock:start_link(3),
     Reports = fun() ->
         reset(),
-        length(reports(unexpected_unlock, fun mistake/0))
+        length(reports(unexpected_release, fun mistake/0))
     end,
     Without = Reports(),
     {ok, Tokens, _} = erl_scan:string(Line),
