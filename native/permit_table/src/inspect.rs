@@ -49,7 +49,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             last = reached;
             // SAFETY: found under the pin.
             let node = unsafe { node.as_ref() };
-            match node.buckets.permits() {
+            match node.count.permits() {
                 None | Some(0) => {}
                 Some(out) => {
                     read += node.key.heap_bytes() / BYTES_PER_KEY;

@@ -37,8 +37,8 @@
 //! of smaller order, so in front of any run of marked links there. Hence a marked link of greater order never precedes
 //! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
 
-use crate::buckets::{Buckets, Word};
 use crate::memory::{allocate, free, OutOfMemory};
+use crate::permit_count::{CountSeen, PermitCount};
 use crate::sync::{ordering, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use crate::{epochs::Pin, inject, lazy_array::LazyArray};
 use equivalent::Equivalent;
@@ -101,7 +101,7 @@ pub(crate) const CLOSED: u8 = 4;
 #[repr(C, align(64))]
 pub(crate) struct Node<K> {
     link: Link,
-    pub(crate) buckets: Buckets,
+    pub(crate) count: PermitCount,
     pub(crate) key: K,
 }
 
@@ -222,13 +222,13 @@ impl<K> Node<K> {
 impl<K: Key> NewNode<K> {
     /// A new key with this word.
     pub(crate) fn with(
-        buckets: Buckets,
+        count: PermitCount,
         query: &impl Query<K>,
         order: u64,
     ) -> Result<Self, OutOfMemory> {
         let key = query.to_key()?;
         let link = Link::new(order);
-        let node = allocate(Node { link, buckets, key })?;
+        let node = allocate(Node { link, count, key })?;
         Ok(Self(node))
     }
 }
@@ -313,7 +313,7 @@ impl<K: Key> Keys<K> {
         _pin: &'a Pin,
         order: u64,
         query: &Q,
-    ) -> Option<(&'a Node<K>, Word)> {
+    ) -> Option<(&'a Node<K>, CountSeen)> {
         let (mut cursor, _) = self.entry(order).link.next();
         // SAFETY: pinned, so every link that the list leads to is alive (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
@@ -463,14 +463,17 @@ impl<K: Key> Keys<K> {
 
     /// The link as a node, with its word, if it has the key and is not dead (K4).
     #[inline(always)]
-    fn live_node<'a, Q: Equivalent<K>>(link: *mut Link, query: &Q) -> Option<(&'a Node<K>, Word)> {
+    fn live_node<'a, Q: Equivalent<K>>(
+        link: *mut Link,
+        query: &Q,
+    ) -> Option<(&'a Node<K>, CountSeen)> {
         let node = Link::node::<K>(link)?;
         // SAFETY: the caller is pinned and found the link in the list (K5).
         let node = unsafe { node.as_ref() };
         if !query.equivalent(&node.key) {
             return None;
         }
-        let word = node.buckets.read();
+        let word = node.count.read();
         (!word.is_dead()).then_some((node, word))
     }
 

@@ -18,10 +18,10 @@
 //!       |      \   process ->   |
 //!       |       \    slot       |                     budget.rs      work of one step
 //!       |        \    |         |                     memory.rs      fallible allocation
-//!     buckets.rs  \  slot.rs    |                     sync.rs        atomics, or loom's
-//!     one word is  \ record of  |                     inject.rs      injected panics and failures, for tests
-//!     the bucket    \ a process |                     holder.rs      a process
-//!     vector         \     |   /
+//!  permit_count.rs \  slot.rs   |                     sync.rs        atomics, or loom's
+//!     one word is   \ record of |                     inject.rs      injected panics and failures, for tests
+//!     the bucket     \ a process|                     holder.rs      a process
+//!     vector          \    |   /
 //!                     \  overflow.rs     further keys, and what other threads record for a process
 //!                      \  |              (read by reading.rs and walk.rs)
 //!     lazy_array.rs    sorted_list.rs     epochs.rs
@@ -33,7 +33,7 @@
 //!                    closed tables are freed   and the sweep
 //! ```
 //!
-//! Read `buckets.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
+//! Read `permit_count.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
 //! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct, and `queue.rs`, `queues.rs` and
 //! `overflow.rs` for calls that wait. Each of them starts with its invariants. The families are: K keys, H holders and
 //! slots, W queues of waiters, O overflow, S sorted list, E epochs, I incarnations; P are the promises of the library.
@@ -88,7 +88,7 @@
 pub(crate) mod sync;
 
 mod barrier;
-mod buckets;
+
 mod budget;
 mod counters;
 mod epochs;
@@ -102,6 +102,7 @@ mod lazy_array;
 mod memory;
 mod out_of_memory;
 mod overflow;
+mod permit_count;
 mod queue;
 mod queues;
 mod reading;
@@ -119,7 +120,6 @@ mod allocated;
 
 #[cfg(loom)]
 pub use barrier::use_fences;
-pub use buckets::{bucket_view, Capacity, Demand};
 pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
@@ -128,6 +128,7 @@ pub use holder::Holder;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
 pub use keys::{Key, Query};
 pub use memory::{reserve, OutOfMemory};
+pub use permit_count::{bucket_view, Capacity, Demand};
 pub use queues::{NoNotice, Notice, QueueInfo, WaitEnd};
 pub use reading::Permits;
 pub use slot::NotHeld;

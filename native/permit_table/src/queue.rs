@@ -18,9 +18,9 @@
 //! the same capacity. New waiters join the first of these. Until it is empty, the others have only waiters that are
 //! older, so all waiters with one capacity are still granted in their order.
 
-use crate::buckets::Capacity;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::Overflow;
+use crate::permit_count::Capacity;
 use crate::sorted_list::{Ordered, SortedList};
 use std::mem;
 use std::ptr::NonNull;

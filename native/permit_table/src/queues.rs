@@ -23,10 +23,10 @@
 //! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are
 //!   released without being handed over.
 
-use crate::buckets::{Capacity, Demand};
 use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
+use crate::permit_count::{Capacity, Demand};
 use crate::queue::{Pick, Queue, Spent, Waiter};
 use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{sized, Mutex, MutexGuard};
@@ -139,7 +139,7 @@ impl<K> Undistributed<'_, K> {
     fn release(&mut self) {
         let permits = mem::take(&mut self.permits);
         if permits > 0 {
-            self.node.buckets.release_locked(permits);
+            self.node.count.release_locked(permits);
         }
     }
 }
@@ -248,7 +248,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         }
         let is_of = |queue: &KeyQueue<K, N>| ptr::eq(queue.node.as_ptr(), node);
         self.shard.queues.remove(node.order(), is_of);
-        node.buckets.clear_waiters();
+        node.count.clear_waiters();
     }
 
     /// Queues a request for a node with a queue. Returns its number, or `None` if the table is full.
@@ -295,7 +295,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
             let closed = self.is_closed();
             let (pick, lanes, in_use) = match self.shard.queue_mut(node) {
                 Some(queue) if !closed => {
-                    let counted = node.buckets.permits().expect("it has a queue (K6)");
+                    let counted = node.count.permits().expect("it has a queue (K6)");
                     let in_use = counted - permits.permits;
                     (queue.pick(in_use, &mut steps), queue.lanes(), in_use)
                 }
@@ -316,7 +316,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
             }
             let here = pick.permits.min(permits.permits);
             let counted = in_use + permits.permits;
-            if pick.permits > here && !node.buckets.acquire_locked(counted, pick.permits - here) {
+            if pick.permits > here && !node.count.acquire_locked(counted, pick.permits - here) {
                 // A caller has acquired in between. That is no step: one that collects must not end without it.
                 continue;
             }

@@ -26,7 +26,7 @@ use crate::keys::{
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{free, reserve};
-use crate::{buckets::Idleness, budget::Budget, inject};
+use crate::{budget::Budget, inject, permit_count::Idleness};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -185,7 +185,7 @@ impl<K: Key> Sweep<K> {
         self.reserve()?;
         // SAFETY: found in the list, under the pin.
         let alive = unsafe { node.as_ref() };
-        match alive.buckets.sweep() {
+        match alive.count.sweep() {
             Idleness::Dead => {
                 inject::panic();
                 Self::unlink(pin, keys, node.as_ptr().cast::<Link>());

@@ -1,6 +1,6 @@
 //! The table: combines keys, holders and the sweep. This is where the promises are kept.
 //!
-//! - **P1 Exact**: a grant is one compare-and-swap on the key's word ([`Buckets::acquire`](crate::buckets)), or the
+//! - **P1 Exact**: a grant is one compare-and-swap on the key's word ([`PermitCount::acquire`](crate::permit_count)), or the
 //!   insertion of a new key that has its first permit out.
 //! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that then loses the last
 //!   permit to another caller keeps what it has reserved: memory of its record, and at its first call a slot and a
@@ -14,12 +14,12 @@
 //! - **P9**: memory is reserved before the count changes. After that, nothing can fail.
 //! - **P11 to P13**: `waits.rs`. **P14**: `transfers.rs`.
 
-use crate::buckets::{Buckets, Demand, Refusal};
 use crate::counters::{Counters, Event};
 use crate::holder::Holder;
 use crate::holders::Holders;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
+use crate::permit_count::{Demand, PermitCount, Refusal};
 use crate::queues::{NoNotice, Notice, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
@@ -190,7 +190,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Result<u64, Refusal>, OutOfMemory> {
         let entry = slot.reserve(Some(node))?;
         inject::panic();
-        let acquired = node.buckets.acquire(demand);
+        let acquired = node.count.acquire(demand);
         if acquired.is_ok() {
             slot.record(entry, node, demand.permits);
         }
@@ -217,8 +217,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         }
         let order = self.order(query);
         let slot = self.holders.claim(holder, watch)?;
-        let buckets = Buckets::with_permits(demand.permits);
-        let mut new = NewNode::with(buckets, query, order)?;
+        let count = PermitCount::with_permits(demand.permits);
+        let mut new = NewNode::with(count, query, order)?;
         loop {
             let entry = slot.reserve(None)?;
             inject::panic();
@@ -350,7 +350,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// Lowers the count by permits that have left the record, or hands them to waiters.
     #[inline(always)]
     fn lower(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
-        if !node.buckets.release(permits) {
+        if !node.count.release(permits) {
             self.queues.hand_over(node, permits, context);
         }
     }
@@ -416,7 +416,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         let order = self.order(query);
         self.keys
             .get(pin, order, query)
-            .and_then(|node| node.buckets.permits())
+            .and_then(|node| node.count.permits())
             .unwrap_or(0)
     }
 

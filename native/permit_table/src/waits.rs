@@ -4,12 +4,12 @@
 //!   the last time. A release before that is seen by the request, a later one sees WAITERS and takes the lock (W1, W2).
 //! - **P13 A wait ends exactly once**: W3.
 
-use crate::buckets::{Buckets, Capacity, Demand};
 use crate::counters::Event;
 use crate::epochs::Pin;
 use crate::holder::Holder;
 use crate::keys::{Inserted, Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
+use crate::permit_count::{Capacity, Demand, PermitCount};
 use crate::queues::{NewWaiter, Notice, QueueGuard, Undistributed};
 use crate::slot::Slot;
 use crate::table::Table;
@@ -108,11 +108,11 @@ impl<K: Key, N: Notice> Table<K, N> {
             }
             let opened = match found {
                 Some(node) if guard.has_queue(node) => Some(node),
-                Some(node) => guard.open(order, || node.buckets.set_waiters().then_some(node))?,
+                Some(node) => guard.open(order, || node.count.set_waiters().then_some(node))?,
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
-                        None => NewNode::with(Buckets::with_waiters(), query, order)?,
+                        None => NewNode::with(PermitCount::with_waiters(), query, order)?,
                     };
                     guard.open(order, || match self.keys.insert(pin, query, made) {
                         Inserted::New(node) => Some(node),

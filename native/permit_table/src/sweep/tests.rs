@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::allocated::memory_of;
-use crate::buckets::{Buckets, Capacity};
 use crate::keys::{order_of_key, Inserted, NewNode};
+use crate::permit_count::{Capacity, PermitCount};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>)
     assert_eq!(keys.len(), nodes.len());
     let alive = nodes
         .iter()
-        .filter_map(|node| Some((node.key, node.buckets.permits()?)));
+        .filter_map(|node| Some((node.key, node.count.permits()?)));
     let alive: Vec<_> = alive.collect();
     let by_key: BTreeMap<_, _> = alive.iter().copied().collect();
     assert_eq!(by_key.len(), alive.len(), "K4: a key that is there twice");
@@ -107,10 +107,10 @@ proptest! {
                     let pin = epochs::pin();
                     match keys.get(&pin, order(key), &key) {
                         Some(node) => {
-                            node.buckets.acquire(Capacity::MAX.into()).unwrap();
+                            node.count.acquire(Capacity::MAX.into()).unwrap();
                         }
                         None => {
-                            let new = NewNode::with(Buckets::with_permits(1), &key, order(key)).unwrap();
+                            let new = NewNode::with(PermitCount::with_permits(1), &key, order(key)).unwrap();
                             prop_assert!(matches!(keys.insert(&pin, &key, new), Inserted::New(_)));
                         }
                     }
@@ -120,7 +120,7 @@ proptest! {
                     let permits = out.entry(key).or_default();
                     if *permits > 0 {
                         *permits -= 1;
-                        keys.get(&epochs::pin(), order(key), &key).unwrap().buckets.release(1);
+                        keys.get(&epochs::pin(), order(key), &key).unwrap().count.release(1);
                     }
                 }
                 Do::Grow => {
@@ -136,7 +136,7 @@ proptest! {
         check_heads(&keys);
         for (key, permits) in out {
             if let Some(node) = keys.get(&epochs::pin(), order(key), &key) {
-                node.buckets.release(permits);
+                node.count.release(permits);
             }
         }
         // The current pass, and two more.

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::allocated::{allocated, memory_of};
-use crate::buckets::{Capacity, Idleness};
 use crate::epochs::pin;
 use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
+use crate::permit_count::{Capacity, Idleness};
 use crate::queues::WaitEnd;
 use crate::sync::Ordering::Relaxed;
 use crate::transfers::Given;
@@ -236,7 +236,7 @@ fn p8_number_of_heads_follows_the_number_of_keys() {
 
 /// Inserts a key with this order, unless it is present.
 fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Option<&'a Node<u64>> {
-    let new = NewNode::with(Buckets::with_permits(1), &key, order).unwrap();
+    let new = NewNode::with(PermitCount::with_permits(1), &key, order).unwrap();
     match table.keys.insert(pin, &key, new) {
         Inserted::New(node) => Some(node),
         Inserted::Present(_) => None,
@@ -245,9 +245,9 @@ fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Opti
 
 /// Does what the sweep does to an idle key, except marking and unlinking its link.
 fn kill(node: &Node<u64>) {
-    node.buckets.release(1);
-    node.buckets.sweep();
-    assert_eq!(node.buckets.sweep(), Idleness::Dead);
+    node.count.release(1);
+    node.count.sweep();
+    assert_eq!(node.count.sweep(), Idleness::Dead);
 }
 
 fn mark(node: &Node<u64>) {

@@ -112,11 +112,11 @@ pub(crate) enum Idleness {
 }
 
 #[derive(Debug)]
-pub(crate) struct Buckets {
+pub(crate) struct PermitCount {
     word: AtomicU64,
 }
 
-impl Buckets {
+impl PermitCount {
     /// A new key, with its first permits out.
     pub(crate) fn with_permits(permits: u64) -> Self {
         Self {
@@ -133,8 +133,8 @@ impl Buckets {
 
     /// Only reads (P2).
     #[inline(always)]
-    pub(crate) fn read(&self) -> Word {
-        Word(self.word.load(Ordering::Acquire))
+    pub(crate) fn read(&self) -> CountSeen {
+        CountSeen(self.word.load(Ordering::Acquire))
     }
 
     /// Takes the permits if the capacity allows that many more (P1). Returns the number of permits out, with these.
@@ -147,7 +147,7 @@ impl Buckets {
     pub(crate) fn acquire(&self, demand: Demand) -> Result<u64, Refusal> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let seen = Word(word);
+            let seen = CountSeen(word);
             let Some(out) = seen.admits(demand) else {
                 return Err(seen.refusal());
             };
@@ -255,9 +255,9 @@ impl Buckets {
 
 /// A word that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct CountSeen(u64);
 
-impl Word {
+impl CountSeen {
     /// The number of permits out with those demanded, if the capacity allows that number. No capacity allows another
     /// permit of a dead key: the bits of its count are all set.
     #[inline(always)]
@@ -361,7 +361,7 @@ mod tests {
         fn word_and_vector_agree(
             (max_per, calls) in prop_oneof![(1..6u64, calls(6, 3, 600)), (1..500u64, calls(40, 2000, 30))],
         ) {
-            let mut word = Buckets { word: AtomicU64::new(0) };
+            let mut word = PermitCount { word: AtomicU64::new(0) };
             let mut vector = Vector::default();
             let mut used = false;
             for call in calls {
@@ -385,7 +385,7 @@ mod tests {
                         prop_assert_eq!(word.read().refusal(), Refusal::Dead);
                         prop_assert_eq!(word.acquire(Capacity::MAX.into()), Err(Refusal::Dead));
                         // The state that the next caller creates.
-                        word = Buckets::with_permits(1);
+                        word = PermitCount::with_permits(1);
                         used = true;
                         prop_assert_eq!(vector.acquire(max_per, 1), Some(1));
                     }
@@ -408,7 +408,7 @@ mod tests {
             has_queue in any::<bool>(),
             calls in prop::collection::vec((size(), size(), size(), any::<bool>()), 0..300),
         ) {
-            let word = Buckets { word: AtomicU64::new(start) };
+            let word = PermitCount { word: AtomicU64::new(start) };
             prop_assert!(!has_queue || word.set_waiters());
             let mut out = start;
             for (max_per, buckets, permits, acquire) in calls {
