@@ -1,7 +1,7 @@
 //! The table: combines keys, holders and the sweep. This is where the promises are kept.
 //!
-//! - **P1 Exact**: a grant is one compare-and-swap on the key's word ([`PermitCount::acquire`](crate::permit_count)), or the
-//!   insertion of a new key that has its first permit out.
+//! - **P1 Exact**: a grant is one compare-and-swap on the key's word
+//!   ([`PermitCount::acquire`](crate::permit_count)), or the insertion of a new key that has its first permit out.
 //! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that then loses the last
 //!   permit to another caller keeps what it has reserved: memory of its record, and at its first call a slot and a
 //!   watch.
