@@ -152,10 +152,8 @@ handle_cast(_Message, State) ->
 
 handle_info({'DOWN', Monitor, process, Holder, _Reason}, State = #state{monitor = Monitor, holder = Holder}) ->
     {stop, normal, State};
-handle_info({canal_lock, Ref, closed}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
-    end_wait(Ref, {raise, not_started}, State);
-handle_info({canal_lock, Ref, Answer}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
-    end_wait(Ref, Answer, State);
+handle_info({canal_lock, Ref, End}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
+    end_wait(Ref, canal_lock_wait:answer(End), State);
 handle_info({timeout, _Timer, Ref}, State = #state{waits = Waits}) when is_map_key(Ref, Waits) ->
     end_wait(Ref, canal_lock_wait:cancel_after_timeout(Ref), State);
 handle_info(timeout, State = #state{permits = Permits, waits = Waits}) ->

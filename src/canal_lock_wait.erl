@@ -9,7 +9,7 @@
 -include("canal_lock_errors.hrl").
 
 -export([options/1, request_options/1, permits/1]).
--export([acquire/4, wait/4, request/4, cancel/1, cancel_after_timeout/1, resize/3]).
+-export([acquire/4, wait/4, request/4, answer/1, cancel/1, cancel_after_timeout/1, resize/3]).
 
 -export_type([options/0]).
 
@@ -86,6 +86,8 @@ wait(Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
             Answer
     end.
 
+%% What the message of a request that has ended means for the call that waits.
+-spec answer(closed | {acquired, pos_integer()}) -> answer().
 answer(closed) -> {raise, not_started};
 answer(Answer) -> Answer.
 
