@@ -12,6 +12,10 @@ remote_wait_test_() ->
             {"P4: a remote waiter that dies, or whose connection is lost, leaves the queue", fun waiter_ends/1},
             {"P4: a grant that a dead remote waiter does not get is passed on", fun granted_then_dead/1},
             {"P10: a remote wait of a closed table raises", fun closed/1},
+            {"P10: a remote wait that was granted by a table that closes raises", fun granted_then_closed/1},
+            {"P10: a remote wait that ends before its table closes raises", fun ended_before_close/1},
+            {"P13: a grant at the time of a remote timeout is the answer, and no timeout", fun granted_late/1},
+            {"a remote wait that ends leaves no timer", fun no_timer/1},
             {"a proxy whose holder waits does not exit when it is idle", fun idle/1}
         ])
     ]).
@@ -62,6 +66,56 @@ closed([There, Here]) ->
         unlink(Manager)
     end),
     ?assertEqual({error, badarg}, test_await:answer(Second)).
+
+%% The proxy gets the grant after the table has closed, where the permit is void.
+granted_then_closed([There, Here]) ->
+    Holder = hold(There),
+    {Worker, Ref} = waiter(There, Here, infinity, 1),
+    Proxy = test_remote:proxy(Worker, There),
+    ok = test_remote:suspend(There, Proxy),
+    ok = test_nodes:order(Holder, fun() -> canal_lock:release(db) end),
+    ok = test_nodes:call(There, fun canal_lock:stop/0),
+    ok = test_remote:resume(There, Proxy),
+    ?assertEqual({error, badarg}, test_await:answer(Ref)).
+
+%% The manager ends the waits first. The table is open until all of them have ended.
+ended_before_close([There, Here]) ->
+    _ = hold(There),
+    {_, Ref} = waiter(There, Here, infinity, 1),
+    done = test_nodes:call(There, fun() -> canal_lock_nif:end_waits(element(3, sys:get_state(canal_lock))) end),
+    ?assertEqual({error, badarg}, test_await:answer(Ref)).
+
+%% The message of the timer is in the mailbox of the proxy when the permit is released.
+granted_late([There, Here]) ->
+    Holder = hold(There),
+    {Worker, Ref} = waiter(There, Here, ?NEVER_MS, 1),
+    Proxy = test_remote:proxy(Worker, There),
+    {Request, Timer} = request(There, Proxy),
+    ok = test_remote:suspend(There, Proxy),
+    test_nodes:call(There, fun() -> Proxy ! {timeout, Timer, Request} end),
+    ok = test_remote:await_request(There, Proxy),
+    ok = test_nodes:order(Holder, fun() -> canal_lock:release(db) end),
+    ok = test_remote:resume(There, Proxy),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)),
+    ?assertMatch(#{timed_out := 0, handed_over := 1, permits := 1}, test_remote:info(There)).
+
+no_timer([There, Here]) ->
+    Holder = hold(There),
+    {Worker, Ref} = waiter(There, Here, ?NEVER_MS, 1),
+    {_, Timer} = request(There, test_remote:proxy(Worker, There)),
+    Left_ms = fun() -> test_nodes:call(There, fun() -> erlang:read_timer(Timer) end) end,
+    ?assert(is_integer(Left_ms())),
+    ok = test_nodes:kill_worker(Holder),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)),
+    ?assertEqual(false, Left_ms()).
+
+%% The only request of a proxy that waits, and its timer.
+request(There, Proxy) ->
+    test_nodes:call(There, fun() ->
+        {state, _, _, _, _, Waits} = sys:get_state(Proxy),
+        [{Request, {wait, _, _, Timer}}] = maps:to_list(Waits),
+        {Request, Timer}
+    end).
 
 idle([There, Here]) ->
     Holder = hold(There),
