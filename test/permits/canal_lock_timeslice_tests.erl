@@ -16,6 +16,7 @@ timeslice_test_() ->
         {"a step of dismantling a table counts a timeslice for some monitors", fun dismantle/0},
         {"the manager uses a dirty scheduler only if there is something to free", fun dirty/0},
         {"opening a table counts reductions", fun open/0},
+        {"ending the waits of a table counts reductions", fun end_waits/0},
         {"a step that finds nothing to do counts little", fun idle/0},
         {"a call with a key that takes long to read counts reductions", fun long_to_read/0},
         {"a call that stops reading a key that is too long counts reductions", fun too_long_to_read/0}
@@ -108,6 +109,16 @@ open() ->
     _ = canal_lock_nif:open(1024, 3, false, 1000),
     [receive {canal_lock, Ref, closed} -> ok end || Ref <- Refs],
     ok = test_manager_crash:forget().
+
+%% Each step counts a quarter of a timeslice.
+end_waits() ->
+    Handle = opened(),
+    Refs = [Ref || _ <- lists:seq(1, 300), {waiting, Ref} <- [canal_lock:request(db, 0, 1)]],
+    {Reductions, Steps} = run(fun() -> canal_lock_nif:end_waits(Handle) end),
+    ?assertEqual(2, Steps),
+    ?assert(Reductions >= 1000 * (Steps + 1)),
+    [receive {canal_lock, Ref, closed} -> ok end || Ref <- Refs],
+    ok = canal_lock_nif:close(Handle).
 
 %% 10 us count as 1 % of a timeslice. Each of these calls takes at least 20 us.
 long_to_read() ->
