@@ -33,7 +33,7 @@
 -define(ERRORS, canal_lock_errors).
 -include("canal_lock_errors.hrl").
 
-%% The most buckets that buckets/2 lists. A list of some thousand million would end the VM.
+%% The most buckets that buckets/2 lists. A key can have 2^61 - 1 permits, and a list of 2^36 buckets would end the VM.
 -define(MAX_BUCKETS, 1000).
 
 -export([start_link/1, start_link/2, child_spec/1, stop/0]).
@@ -543,9 +543,8 @@ count(Key) ->
 buckets(Key, MaxPer) ->
     Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
     case ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, Buckets))) of
-        {Full, _Rest} when Full >= ?MAX_BUCKETS ->
-            Text = <<"MaxPer gives more than 1000 buckets: use a larger one, or call count/1">>,
-            ?RAISE({system_limit, #{2 => Text}}, [Key, MaxPer]);
+        {Full, Rest} when Full > ?MAX_BUCKETS; Full =:= ?MAX_BUCKETS, Rest > 0 ->
+            ?RAISE(too_many_buckets, [Key, MaxPer]);
         {Full, Rest} ->
             lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0]
     end.

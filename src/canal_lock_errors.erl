@@ -15,11 +15,10 @@
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
-%% Why a call raises. `{badarg, Texts}' is for checks that need native code, `{system_limit, Texts}' for an answer that
-%% would be too large. `foreign_lock' is a quorum lock of another
+%% Why a call raises. `{badarg, Texts}' is for checks that need native code. `foreign_lock' is a quorum lock of another
 %% node or of an earlier lifetime of this one.
 -type cause() ::
-    badarg | {badarg | system_limit, texts()} | not_started | foreign_lock
+    badarg | {badarg, texts()} | not_started | foreign_lock | too_many_buckets
     | system_limit | not_watched | nif_panicked | version_mismatch.
 
 %% Explanations, by the position of the argument.
@@ -41,9 +40,10 @@
 -define(MAX_CHARACTERS, 100).
 
 -spec reason(cause()) -> badarg | system_limit | not_watched | nif_panicked | version_mismatch.
-reason({Reason, _Texts}) -> Reason;
+reason({badarg, _Texts}) -> badarg;
 reason(not_started) -> badarg;
 reason(foreign_lock) -> badarg;
+reason(too_many_buckets) -> system_limit;
 reason(Cause) -> Cause.
 
 %% The arguments that the error shows. A key that is too large may be a small term with shared parts. The VM loses the
@@ -61,7 +61,8 @@ format_error(_Reason, Stack) ->
 format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
     case proplists:get_value(error_info, Info, #{}) of
         #{cause := badarg} when is_list(Arguments) -> Wrong(Function, Arguments);
-        #{cause := {_Reason, Texts}} -> Texts;
+        #{cause := {badarg, Texts}} -> Texts;
+        #{cause := too_many_buckets} -> #{2 => explain(too_many_buckets)};
         #{cause := Cause} when Cause =/= badarg -> Explain(Cause);
         _ -> #{}
     end.
@@ -74,6 +75,8 @@ explain(not_started) ->
 explain(system_limit) ->
     <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: free memory and "
       "repeat the call, or use a smaller key">>;
+explain(too_many_buckets) ->
+    <<"MaxPer is too small: the key has more than 1,000 buckets; pass a larger MaxPer, or call count/1">>;
 explain(not_watched) ->
     <<"the VM did not monitor the calling process; nothing has changed, the call can be repeated">>;
 explain(nif_panicked) ->

@@ -28,6 +28,7 @@ errors_test_() ->
             {"a wrong argument is named, and nothing has changed", fun wrong_arguments/0},
             {"the shell names a wrong argument", fun shell/0},
             {"a key that is too large is explained, and is not in the stack trace", fun too_large/0},
+            {"P9: too many buckets are explained", fun too_many_buckets/0},
             {"Elixir names a wrong argument", fun elixir/0}
         ]),
         test_setup:tests(without_manager, [
@@ -367,6 +368,13 @@ too_large() ->
         ?assert(element(3, hd(Stack)) =:= Arity)
     end, Failures),
     ?assertMatch(#{keys := 0, permits := 0}, canal_lock:info()).
+
+too_many_buckets() ->
+    {acquired, 1001} = canal_lock:acquire(db, 1001, 1, #{permits => 1001}),
+    {error, system_limit, Stack} = failure(fun() -> canal_lock:buckets(db, 1) end),
+    ?assertMatch([{canal_lock, buckets, [db, 1], _} | _], Stack),
+    Text = <<"MaxPer is too small: the key has more than 1,000 buckets; pass a larger MaxPer, or call count/1">>,
+    ?assertEqual(#{2 => Text}, explanation(system_limit, Stack)).
 
 long_arguments() ->
     lists:foreach(fun(Wrong) ->

@@ -150,11 +150,18 @@ count() ->
     ?assertEqual(3, canal_lock:count(db)).
 
 too_many_buckets() ->
-    {acquired, 999} = canal_lock:acquire(db, 1 bsl 40, 1, #{permits => 999}),
-    ?assertEqual(lists:duplicate(999, 1), canal_lock:buckets(db, 1)),
-    {acquired, _} = canal_lock:acquire(db, 1 bsl 40, 1, #{permits => 1 bsl 36}),
+    Acquire = fun(Permits) -> {acquired, _} = canal_lock:acquire(db, 1 bsl 40, 1, #{permits => Permits}) end,
+    Acquire(1000),
+    ?assertEqual(lists:duplicate(1000, 1), canal_lock:buckets(db, 1)),
+    Acquire(1),
     ?assertError(system_limit, canal_lock:buckets(db, 1)),
-    ?assertEqual([1 bsl 36, 999], canal_lock:buckets(db, 1 bsl 36)).
+    ?assertEqual(lists:duplicate(500, 2) ++ [1], canal_lock:buckets(db, 2)),
+    Acquire(1000),
+    %% 1,000 full buckets and one more permit.
+    ?assertError(system_limit, canal_lock:buckets(db, 2)),
+    Acquire(1 bsl 36),
+    ?assertError(system_limit, canal_lock:buckets(db, 1)),
+    ?assertEqual([1 bsl 36, 2001], canal_lock:buckets(db, 1 bsl 36)).
 
 buckets() ->
     ?assertEqual([], canal_lock:buckets(db, 3)),
