@@ -15,7 +15,8 @@
 totals_test_() ->
     test_setup:tests([
         {"the totals are exact with many processes and sweeps at once", fun at_once/0},
-        {"the totals include releases of processes that have died since", fun releases_of_the_dead/0}
+        {"the totals include releases of processes that have died since", fun releases_of_the_dead/0},
+        {"sums over processes stay at 2^64 - 1", fun saturated/0}
     ]).
 
 zeros() ->
@@ -68,6 +69,17 @@ releases_of_the_dead() ->
         ok = test_await:value(3000, fun() -> test_setup:info(released) end),
         test_worker:kill(Workers)
     end).
+
+%% Nine processes with the largest number of permits of a key have more than 2^64.
+saturated() ->
+    Most = (1 bsl 61) - 1,
+    Sum = (1 bsl 64) - 1,
+    Acquire = fun() -> {acquired, Most} = canal_lock:acquire({own, self()}, Most, 1, #{permits => Most}) end,
+    Release = fun() -> ok = canal_lock:release({own, self()}, #{permits => Most}) end,
+    Workers = [Worker || _ <- lists:seq(1, 9), {Worker, _} <- [test_worker:start(Acquire)]],
+    ?assertMatch(#{permits := Sum, granted := Sum, holders := 9}, canal_lock:info()),
+    [ok = test_worker:order(Worker, Release) || Worker <- Workers],
+    ?assertMatch(#{permits := 0, granted := Sum, released := Sum, holders := 0}, canal_lock:info()).
 
 use(Key) ->
     {acquired, _} = canal_lock:acquire(Key, 1 bsl 30, 1),

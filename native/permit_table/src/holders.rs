@@ -55,7 +55,7 @@ impl Sums {
         let permits = slot.permits();
         self.holders += usize::from(permits > 0);
         self.permits = self.permits.saturating_add(permits);
-        self.released += slot.released_by_holder();
+        self.released = self.released.saturating_add(slot.released_by_holder());
     }
 }
 
@@ -254,7 +254,8 @@ impl<K> Holders<K> {
             sums.add(unsafe { displaced.slot.as_ref() });
         }
         // Under the same lock: a release is counted either in a slot or here.
-        sums.released += self.released.load(Ordering::Relaxed);
+        let freed = self.released.load(Ordering::Relaxed);
+        sums.released = sums.released.saturating_add(freed);
         sums
     }
 
