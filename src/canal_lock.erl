@@ -200,7 +200,7 @@ acquire(Key, MaxPer, Buckets) ->
 %% of 0, the call never waits. If the caller dies, its request ends.
 %%
 %% Each waiter has the capacity of its call. If the resource changes its size, call {@link resize/3}. A waiter whose
-%% smaller capacity is exceeded is passed over, as {@link acquire/3} with that capacity would be refused.
+%% smaller capacity is reached is passed over, as {@link acquire/3} with that capacity would be refused.
 %%
 %% With `permits => K', the answer is `{acquired, N}' if the caller has all K permits. The oldest waiter collects its
 %% permits one by one; these count as in use. Other waiters get all their permits at once. No waiter overtakes an older
