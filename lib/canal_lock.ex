@@ -199,9 +199,9 @@ defmodule CanalLock do
   defdelegate cancel(ref), to: :canal_lock
 
   @doc """
-  Gives all requests that wait for `key` another capacity, `max_per * buckets`. Call it when the resource changes its
-  size. Requests that the new capacity admits are granted, the oldest first. Raises as `acquire/3`. Cost: about 1 µs for
-  each request that is changed.
+  Gives all requests that wait for `key` another capacity, `max_per * buckets`, in one step. Call it when the resource
+  changes its size. Then the requests that the new capacity admits are granted, the oldest first, before the call
+  returns. Raises as `acquire/3`. Cost: as `:canal_lock.resize/3`.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 1, 1)
       iex> {:waiting, ref} = CanalLock.request(:db, 1, 1)

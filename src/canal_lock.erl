@@ -95,6 +95,7 @@
 %% hold them; `waiting', the requests that wait; and `memory', the bytes that the native library has allocated, with
 %% closed tables that are not freed yet. `barriers_refused' counts the memory barriers that the operating system has
 %% refused since the VM started. Each one delays the freeing of memory; the number should be 0.
+%% A number above 2^64 - 1 is not exact.
 %%
 %% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;
 %% permits `released_by_death' because the holder died or its connection was lost; releases by callers that did not hold
@@ -288,7 +289,7 @@ cancel(Ref) ->
 %%
 %% Call it when the resource changes its size. Then the requests that the new capacity admits are granted, the oldest
 %% first, before the call returns. They are also granted if the caller is killed. A request that begins to wait later
-%% keeps its own capacity. Raises as {@link acquire/3}. Cost: about 5 µs, and 0.5 µs for each request that is granted,
+%% keeps its own capacity. Raises as {@link acquire/3}. Cost: about 1 µs, and 0.5 µs for each request that is granted,
 %% in pieces of at most 1 ms, between which other processes run.
 -spec resize(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 resize(Key, MaxPer, Buckets) ->

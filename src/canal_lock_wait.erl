@@ -9,7 +9,7 @@
 -include("canal_lock_errors.hrl").
 
 -export([options/1, request_options/1, permits/1]).
--export([acquire/4, wait/4, request/4, answer/1, cancel/1, cancel_after_timeout/1, resize/3]).
+-export([acquire/4, wait/4, request/4, answer/1, cancel/1, cancel_after_timeout/1, resize/3, exit_after_resize/3]).
 
 -export_type([options/0]).
 
@@ -20,6 +20,9 @@
 
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
+
+%% Requests that one native call can grant.
+-define(GRANTED_AT_ONCE, 500).
 
 %% From the argument of a public function. `invalid' if it is wrong; canal_lock_errors explains why. It explains after
 %% the call, because that takes longer than the rest of the call.
@@ -142,20 +145,28 @@ cancel_timed_out(Ref) ->
         error:nif_panicked -> canal_lock_nif:cancel(Ref, true)
     end.
 
-%% If many requests can be granted, another process grants them, in pieces, so that other processes run in between. It
-%% goes on if the caller is killed. It is not started before, because a key that is too large must not be copied.
--spec resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> ok.
-resize(Key, MaxPer, Buckets) ->
-    case canal_lock_nif:resize(Key, MaxPer, Buckets) of
-        done ->
-            ok;
-        more ->
-            {_, Monitor} = spawn_monitor(fun() -> settle(Key) end),
-            receive {'DOWN', Monitor, process, _, _} -> ok end
-    end.
+%% If many requests wait, another process makes the call and grants them, in pieces, so that other processes run in
+%% between. It goes on if the caller is killed. The count of the requests is also the check that the key is not too
+%% large to be copied to that process.
+-spec resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> ok | {raise, canal_lock_errors:cause()}.
+resize(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
+    case canal_lock_nif:waiting(Key) of
+        Few when Few =< ?GRANTED_AT_ONCE ->
+            resize_and_settle(Key, MaxPer, Buckets);
+        _ ->
+            {_, Monitor} = spawn_monitor(?MODULE, exit_after_resize, [Key, MaxPer, Buckets]),
+            receive {'DOWN', Monitor, process, _, Answer} -> Answer end
+    end;
+resize(_Key, _MaxPer, _Buckets) ->
+    {raise, badarg}.
 
-settle(Key) ->
-    case canal_lock_nif:settle(Key) of
-        done -> ok;
-        more -> settle(Key)
-    end.
+%% The main function of that process. Its exit reason is the answer.
+-spec exit_after_resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> no_return().
+exit_after_resize(Key, MaxPer, Buckets) ->
+    exit(?CAUGHT(resize_and_settle(Key, MaxPer, Buckets))).
+
+resize_and_settle(Key, MaxPer, Buckets) ->
+    settle(canal_lock_nif:resize(Key, MaxPer, Buckets), Key).
+
+settle(done, _Key) -> ok;
+settle(more, Key) -> settle(canal_lock_nif:settle(Key), Key).

@@ -39,6 +39,8 @@ closing_test_() ->
 %% What other libraries of the BEAM got wrong. (native/permit_table/tests/all/waiting.rs has more such reports.)
 others_test_() ->
     test_setup:tests([
+        {"P6, P12: all requests that a new capacity admits are granted, also if the caller is killed",
+            fun killed_during_resize/0},
         {"poolboy#70, hackney#420: a grant at the time of the timeout is the answer", fun poolboy_70/0},
         {"nimble_pool#27: requests on a full key leave nothing", fun nimble_pool_27/0}
     ]).
@@ -240,6 +242,17 @@ cancel_without_table() ->
     ?assertEqual({error, not_waiting}, canal_lock:cancel(make_ref())).
 
 %%% Reports about other libraries
+
+%% The caller is killed when the first request is granted. By then it has made one piece of the grants.
+killed_during_resize() ->
+    Requests = 20_000,
+    Waits = [element(2, canal_lock:request(db, 0, 1)) || _ <- lists:seq(1, Requests)],
+    Caller = test_worker:start(),
+    _ = test_worker:send_order(Caller, fun() -> canal_lock:resize(db, Requests, 1) end),
+    receive {canal_lock, First, {acquired, 1}} when First =:= hd(Waits) -> ok end,
+    ok = test_worker:kill([Caller]),
+    ok = test_await:value(0, fun() -> canal_lock:waiting(db) end),
+    ?assertEqual(Requests, canal_lock:count(db)).
 
 poolboy_70() ->
     {acquired, 1} = canal_lock:acquire(db, 1, 1),

@@ -1,5 +1,5 @@
 %% Tests admission: no dyno gets more requests than its limit, even when the app changes. Requests that wait are
-%% admitted in order. A request holds its permits until its dyno has finished: also if the client disconnects, or the
+%% admitted in order. A request holds its permits until its dyno has finished, also if the client disconnects or the
 %% dyno fails.
 -module(router_request_tests).
 

@@ -336,7 +336,6 @@ impl<K> Holders<K> {
     }
 
     /// Makes a displaced slot for a process. It is RETIRING.
-    #[allow(clippy::type_complexity)]
     fn displace<'a>(
         &self,
         home: &Slot<K>,

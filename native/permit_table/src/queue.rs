@@ -39,7 +39,7 @@ pub(crate) struct Waiter<K, N> {
     /// The identity word of its process.
     pub(crate) id: u64,
     pub(crate) request_hash: u64,
-    /// When it began to wait, as told by the caller.
+    /// When it began to wait, by the clock of the caller.
     pub(crate) since: u64,
     pub(crate) notice: N,
 }

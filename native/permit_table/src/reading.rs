@@ -28,6 +28,9 @@ pub struct Permits<'a, K> {
     pub permits: u64,
 }
 
+/// Keys, each with its permits.
+type Counted<'a, K> = Vec<(&'a Node<K>, u64)>;
+
 /// What a reader wants of each slot: the permits of all keys, or of one.
 pub(crate) struct Wanted<'a, K> {
     pub(crate) pin: &'a Pin,
@@ -101,13 +104,12 @@ impl<K> Slot<K> {
 
     /// The permits of one piece of the wanted keys, and the order at which the next one begins. A piece covers a range
     /// of orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
-    #[allow(clippy::type_complexity)]
     fn keys<'a>(
         &self,
         wanted: Wanted<'a, K>,
         from: u64,
         record: Option<&OverflowGuard<'_, K>>,
-    ) -> Result<(Vec<(&'a Node<K>, u64)>, Option<u64>), OutOfMemory> {
+    ) -> Result<(Counted<'a, K>, Option<u64>), OutOfMemory> {
         let Wanted { pin, only } = wanted;
         let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
         // A key that is released and acquired again can move from the first inline key to the second during this. It

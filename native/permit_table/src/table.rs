@@ -46,7 +46,7 @@ pub enum Acquired {
 pub struct Usage {
     /// Keys in the table, including idle ones that the sweep has not visited yet.
     pub keys: usize,
-    /// Permits out, of all keys together: at most 2^64 - 1.
+    /// Permits out, of all keys together. A sum over processes stays at 2^64 - 1; one of a process wraps.
     pub permits: u64,
     /// Processes that hold at least one permit.
     pub holders: usize,

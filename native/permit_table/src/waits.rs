@@ -237,8 +237,9 @@ impl<K: Key, N: Notice> Table<K, N> {
         self.queues.set_max_waiting(max_waiting);
     }
 
-    /// Ends up to `limit` requests, because the table closes: their processes are told so. Returns whether none is
-    /// left. After the first call no request starts to wait and none is granted, until [`Table::reopen`] is called.
+    /// Ends up to `limit` requests, because the table closes: their processes get [`WaitEnd::Closed`](crate::WaitEnd).
+    /// Returns true if none is left. After the first call no request starts to wait and none is granted, until
+    /// [`Table::reopen`] is called.
     pub fn close(&self, limit: usize, context: N::Context<'_>) -> bool {
         let _pin = crate::epochs::pin();
         self.queues.close(limit, context)

@@ -400,9 +400,9 @@ fn permits_are_reported_once_across_pieces() {
     }
 }
 
-/// P1: a key that is acquired again is in an entry and in the list. Also at the end of a piece.
+/// P1: a key that is acquired again is in the slot and in its overflow. Also at the end of a piece.
 #[test]
-fn p1_key_in_entry_and_list_is_reported_once() {
+fn p1_key_in_slot_and_overflow_is_reported_once() {
     let (table, keys) = (Table::new(16).unwrap(), many(3000));
     acquire_all(&table, holder(1), 0..keys);
     let mut ends = Vec::new();

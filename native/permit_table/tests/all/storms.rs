@@ -463,7 +463,7 @@ fn p1_p12_p13_p14_requests_end_once_and_leave_nothing() {
     );
     let left = inside.map(|inside| inside.into_inner());
     assert_eq!(left, [0, 0]);
-    // Empty lists keep some memory: 64 shards of the ledger, a few queues.
+    // Empty lists keep some memory: the overflows of the slots, a few queues.
     let fresh = Table::<Name>::new(64).unwrap();
     acquire(&fresh, holder(1), 1, 1).unwrap();
     let [memory, fresh] = [memory_of(table), memory_of(fresh)];
@@ -594,7 +594,7 @@ fn p13_closing_ends_requests_that_begin_to_wait() {
 
 /// O3: inspections and totals wait for no lock that waits for them. The slots of most processes are displaced.
 #[test]
-fn lg3_inspections_and_totals_do_not_block_each_other() {
+fn o3_inspections_and_totals_do_not_block_each_other() {
     let table = Table::<Name>::new(64).unwrap();
     let over = AtomicBool::new(false);
     let in_background = |read: &(dyn Fn() + Sync)| {
@@ -606,7 +606,7 @@ fn lg3_inspections_and_totals_do_not_block_each_other() {
     let number = AtomicU64::new(0);
     thread::scope(|scope| {
         let usage = || _ = table.usage();
-        // A process that dies during a walk can be reported by its slot and again by its entry in the ledger.
+        // A process that dies during a walk can be reported by its slot and again by the slot that a giver has made.
         let all = || {
             in_pieces(Cursor::default(), |start| {
                 table.permits_from(start, |_| ()).unwrap()

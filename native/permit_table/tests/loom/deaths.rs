@@ -34,7 +34,7 @@ fn p4_next_process_acquires_during_a_death_at_its_place() {
 }
 
 /// H1: the next process in a slot does not take the record of the dead one for its own: neither when it releases, nor
-/// when it looks for a free entry (the dead process left none).
+/// when it looks for a free inline key (the dead process left none).
 #[test]
 fn p5_next_process_in_a_slot_holds_nothing_of_the_dead() {
     model(2, 3, |first| {

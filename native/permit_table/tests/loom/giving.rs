@@ -149,7 +149,7 @@ fn o2_target_with_a_slot_dies_during_a_gift() {
 }
 
 /// O2: the target acquires for the first time, waits for the first time, and cancels that, while it is given a permit.
-/// It has one entry.
+/// It has one slot (H5).
 #[test]
 fn o2_first_calls_of_the_target_during_a_gift() {
     model(2, 5, |first| {

@@ -109,7 +109,7 @@ fn h2_inspection_during_release_and_sweep_threads() {
     });
 }
 
-/// A key that moves in its holder's record, to the other entry or to the list, is reported once.
+/// A key that moves in its holder's record, to the other inline key or to the overflow, is reported once.
 #[test]
 fn h2_inspection_while_a_key_is_acquired_again() {
     for beyond in [false, true] {
@@ -132,9 +132,9 @@ fn h2_inspection_while_a_key_is_acquired_again() {
     }
 }
 
-/// A key that moves to the list because the next one needs its entry is always reported.
+/// A key that moves to the overflow because the next one needs its place is always reported.
 #[test]
-fn h2_inspection_while_a_key_moves_to_the_list() {
+fn h2_inspection_while_a_key_moves_to_the_overflow() {
     model(2, 5, |first| {
         let table = held_by_0([1, 2]);
         let (rows, third) = first.two(&table, all_permits, |t| acquire(t, holder(0), 3, 1));
@@ -144,9 +144,9 @@ fn h2_inspection_while_a_key_moves_to_the_list() {
     });
 }
 
-/// Permits are never reported for the key that was in the entry before or comes after.
+/// Permits are never reported for the key that was there before or comes after.
 #[test]
-fn h2_inspection_while_an_entry_changes_its_key() {
+fn h2_inspection_while_an_inline_key_changes() {
     for (before, behind, released) in [(1, 2, 0), (2, 1, 0), (1, 3, 1)] {
         model(2, 5, move |first| {
             let table = table();

@@ -75,9 +75,9 @@ bugs! {
     h1_taken_relaxed:
         deaths::p5_next_process_in_a_slot_holds_nothing_of_the_dead => Unordered;
     h2_recorded_relaxed:
-        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+        inspecting::h2_inspection_while_an_inline_key_changes => Asserted;
     h2_released_relaxed:
-        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+        inspecting::h2_inspection_while_an_inline_key_changes => Asserted;
 
     // Fences hide the next two. The caller's fence makes a relaxed load acquire, and loom does not switch threads
     // between the stamp and the sweep's fence.
@@ -135,13 +135,13 @@ bugs! {
     h2_count_lowered_before_record:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
     h2_permits_reported_for_wrong_key:
-        inspecting::h2_inspection_while_an_entry_changes_its_key => Asserted;
+        inspecting::h2_inspection_while_an_inline_key_changes => Asserted;
     h2_moved_key_reported_twice:
         inspecting::h2_inspection_while_a_key_is_acquired_again => Asserted;
     h2_moved_without_lock:
-        inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
+        inspecting::h2_inspection_while_a_key_moves_to_the_overflow => Asserted;
     h2_new_list_not_read:
-        inspecting::h2_inspection_while_a_key_moves_to_the_list => Asserted;
+        inspecting::h2_inspection_while_a_key_moves_to_the_overflow => Asserted;
     o4_released_and_left_in_sum:
         inspecting::o4_usage_during_a_death => Asserted;
     p6_resize_keeps_collected:

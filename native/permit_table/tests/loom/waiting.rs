@@ -433,7 +433,7 @@ fn p4_waiter_dies_during_its_grant_and_another_wait() {
     });
 }
 
-/// The permit of the dead holder is in its slot, or it was handed over and is in the ledger.
+/// The permit of the dead holder is in its slot, or it was handed over and is in its overflow.
 #[test]
 fn p4_holder_dies_during_wait() {
     for handed_over in [false, true] {
