@@ -21,8 +21,8 @@
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
 
-%% Requests that one native call can grant.
--define(GRANTED_AT_ONCE, 500).
+%% Requests that one native call can grant (`STEPS_PER_PIECE' in waits.rs of the native library).
+-define(GRANTED_AT_ONCE, 250).
 
 %% From the argument of a public function. `invalid' if it is wrong; canal_lock_errors explains why. It explains after
 %% the call, because that takes longer than the rest of the call.
