@@ -2,26 +2,26 @@
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use crate::key::{with_verified_reading, Handle, ReadMode, Reading, TermKey};
+use crate::key::{with_verified_encoding, EncodedTerm, Handle, ReadMode, StoredKey};
 use permit_table::{Capacity, Query};
 use rustler::{Encoder, ResourceArc};
 
-/// Calls `with` with the verified reading of a key or of a handle. A long key is [`CallError::Long`].
+/// Calls `with` with the verified encoding of a key or of a handle. A long key is [`CallError::Long`].
 pub(crate) fn with_key<T>(
     call: CallEnv<'_>,
     key: ErlNifTerm,
-    with: impl FnOnce(&Reading<'_>) -> Result<T, CallError>,
+    with: impl FnOnce(&EncodedTerm<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     match call.term(key).decode::<ResourceArc<Handle>>() {
-        Ok(handle) => handle.with_reading(with)?,
-        Err(_) => with_verified_reading(call, key, ReadMode::Verified, with)?,
+        Ok(handle) => handle.with_encoding(with)?,
+        Err(_) => with_verified_encoding(call, key, ReadMode::Verified, with)?,
     }
 }
 
 /// A copy of a term, to be stored and returned. Calls do not find it as a key if it is long, because it is not
 /// interned.
-pub(crate) fn stored_term(call: CallEnv<'_>, term: ErlNifTerm) -> Result<TermKey, CallError> {
-    let key = with_verified_reading(call, term, ReadMode::VerifiedLong, |key| key.to_key());
+pub(crate) fn stored_term(call: CallEnv<'_>, term: ErlNifTerm) -> Result<StoredKey, CallError> {
+    let key = with_verified_encoding(call, term, ReadMode::OnDirtyScheduler, |key| key.to_key());
     Ok(key??)
 }
 

@@ -1,12 +1,12 @@
 //! The NIFs that count, `acquire` and `release`, as raw NIF functions.
 //!
-//! Each NIF first tries its call with an optimistic reading of the key (`key/optimistic.rs`). If the result is `None`,
-//! it repeats the call with a verified reading, which also reports errors.
+//! Each NIF first tries its call with an optimistic encoding of the key (`key/optimistic.rs`). If the result is `None`,
+//! it repeats the call with a verified encoding, which also reports errors.
 
 use crate::arguments::{capacity, with_key};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{with_arguments, CallError};
-use crate::key::{with_optimistic_reading, OptimisticCall, Reading, WholeTerm};
+use crate::key::{with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
 use crate::{caller::Caller, incarnation::current};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
@@ -71,7 +71,7 @@ fn acquire<const ARITY: usize>(call: CallEnv<'_>, arguments: &[ErlNifTerm; ARITY
     let Some(capacity) = capacity(call, max_per, buckets) else {
         return CallError::BadArg.answer(call, arguments);
     };
-    match with_optimistic_reading(call, key, Acquire { call, capacity }) {
+    match with_optimistic_encoding(call, key, Acquire { call, capacity }) {
         Some(answer) => answer,
         None => acquire_verified(call, arguments, capacity),
     }
@@ -86,7 +86,7 @@ impl OptimisticCall for Acquire<'_> {
     type Answer = ErlNifTerm;
 
     #[inline(always)]
-    fn try_reading(self, key: &Reading<'_>) -> Option<ErlNifTerm> {
+    fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<ErlNifTerm> {
         let Acquire { call, capacity } = self;
         let pin = pin();
         inject::panic();
@@ -103,7 +103,7 @@ impl OptimisticCall for Acquire<'_> {
     }
 }
 
-/// Repeats an acquire that the optimistic reading has not decided, and reports its errors.
+/// Repeats an acquire that the optimistic encoding has not decided, and reports its errors.
 #[cold]
 fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capacity) -> ErlNifTerm {
     let acquired = with_key(call, arguments[0], |key| {
@@ -158,7 +158,7 @@ fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm
 
 #[inline(always)]
 fn release_key(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
-    match with_optimistic_reading(call, key, Release(call)) {
+    match with_optimistic_encoding(call, key, Release(call)) {
         Some(()) => Ok(()),
         None => release_verified(call, key),
     }
@@ -170,7 +170,7 @@ impl OptimisticCall for Release<'_> {
     type Answer = ();
 
     #[inline(always)]
-    fn try_reading(self, key: &Reading<'_>) -> Option<()> {
+    fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<()> {
         let pin = pin();
         inject::panic();
         let open = current(&pin)?;
@@ -190,7 +190,7 @@ impl OptimisticCall for Release<'_> {
     }
 }
 
-/// Repeats a release that the optimistic reading has not decided, and reports its errors.
+/// Repeats a release that the optimistic encoding has not decided, and reports its errors.
 #[cold]
 fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
     with_key(call, key, |key| {

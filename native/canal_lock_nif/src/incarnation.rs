@@ -17,7 +17,7 @@
 use crate::arguments::with_key;
 use crate::enif::{self, CallEnv};
 use crate::error::{contain_panic, CallError};
-use crate::key::{Reading, TermKey};
+use crate::key::{EncodedTerm, StoredKey};
 use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
@@ -41,12 +41,12 @@ const MONITORS_PER_STEP: usize = 64;
 
 /// A table, from open to close, with everything that outlives a manager that crashes.
 pub(crate) struct Incarnation {
-    pub(crate) table: Table<TermKey, Message>,
+    pub(crate) table: Table<StoredKey, Message>,
     pub(crate) proxies: Proxies,
     /// Unique among all incarnations.
     pub(crate) serial: u64,
     /// The manager's option, for `info/0`. It is copied or replaced as a whole, so a panic leaves the old or the new.
-    pub(crate) max_per: Mutex<TermKey>,
+    pub(crate) max_per: Mutex<StoredKey>,
     /// The watches on holders, then those on proxies.
     watches: Vec<ResourceArc<HolderWatch>>,
 }
@@ -196,11 +196,11 @@ pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
     INCARNATIONS.current(pin)
 }
 
-/// Calls `with` with the open table and the verified reading of a key or of a handle, under a pin.
+/// Calls `with` with the open table and the verified encoding of a key or of a handle, under a pin.
 pub(crate) fn with_table<T>(
     call: CallEnv<'_>,
     key: Term<'_>,
-    with: impl FnOnce(&Incarnation, &Pin, &Reading<'_>) -> Result<T, CallError>,
+    with: impl FnOnce(&Incarnation, &Pin, &EncodedTerm<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     with_key(call, key.as_c_arg(), |key| {
         let pin = pin();
@@ -219,7 +219,7 @@ pub(crate) fn with_table<T>(
 pub(crate) fn open(
     env: Env<'_>,
     processes: usize,
-    max_per: TermKey,
+    max_per: StoredKey,
     keep: bool,
     max_waiting: usize,
 ) -> Result<Option<ResourceArc<ManagerWatch>>, CallError> {

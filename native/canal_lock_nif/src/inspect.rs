@@ -9,7 +9,7 @@ use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use crate::incarnation::{current, with_table, Incarnation, INCARNATIONS};
-use crate::key::{decode, Handle, TermKey};
+use crate::key::{decode, Handle, StoredKey};
 use crate::waits::now_ms;
 use permit_table::{
     bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
@@ -101,7 +101,7 @@ fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
 /// `{Key, Permits}`
 fn key_and_permits(
     call: CallEnv<'_>,
-    key: &TermKey,
+    key: &StoredKey,
     permits: u64,
 ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
     let key = decode::term(call, key)?;
@@ -171,7 +171,7 @@ fn holders<'a>(
     key: Term<'a>,
 ) -> NifResult<Term<'a>> {
     piece(env, serial, |call, open, list| {
-        let visit = |seen: Permits<'_, TermKey>| {
+        let visit = |seen: Permits<'_, StoredKey>| {
             let tuple = |pid| enif::tuple(call, &[pid, enif::number(call, seen.permits)]);
             add(list, pid(call, open, seen.holder).map(|pid| pid.map(tuple)));
         };
@@ -190,7 +190,7 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
         let Some(holder) = holder(call, open, pid)? else {
             return Ok(None);
         };
-        let visit = |seen: Permits<'_, TermKey>| {
+        let visit = |seen: Permits<'_, StoredKey>| {
             add(list, key_and_permits(call, seen.key, seen.permits));
         };
         Ok(open.table.held(holder, from, visit)?)

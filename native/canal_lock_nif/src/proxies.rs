@@ -13,7 +13,7 @@
 //!   there is no record, it leaves out the process unless the table still has a slot for it.
 
 use crate::enif::{CallEnv, ErlNifTerm};
-use crate::key::{decode, Reading, TermKey};
+use crate::key::{decode, EncodedTerm, StoredKey};
 use crate::{caller::Caller, error::CallError};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ struct Records {
 }
 
 struct Record {
-    holder: TermKey,
+    holder: StoredKey,
     digest: u64,
     proxy: Caller,
 }
@@ -66,7 +66,7 @@ impl Proxies {
     pub(crate) fn represent(
         &self,
         call: CallEnv<'_>,
-        holder: &Reading<'_>,
+        holder: &EncodedTerm<'_>,
         watch: impl FnOnce() -> Result<Monitor, CallError>,
     ) -> Result<Option<Caller>, CallError> {
         let proxy = Caller::of(call);
@@ -98,7 +98,7 @@ impl Proxies {
     }
 
     /// The proxy of a process on another node.
-    pub(crate) fn proxy(&self, holder: &Reading<'_>) -> Option<Caller> {
+    pub(crate) fn proxy(&self, holder: &EncodedTerm<'_>) -> Option<Caller> {
         self.0.lock().proxy(holder)
     }
 
@@ -127,7 +127,7 @@ impl Proxies {
 }
 
 impl Records {
-    fn proxy(&self, holder: &Reading<'_>) -> Option<Caller> {
+    fn proxy(&self, holder: &EncodedTerm<'_>) -> Option<Caller> {
         let is_of = |record: &Record| holder.equivalent(&record.holder);
         let record = self.by_holder.find(holder.digest(), is_of)?;
         Some(record.proxy)

@@ -3,13 +3,13 @@
 //! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
 use super::encoding::{tag, tag_and_size};
-use super::interned::TermKey;
+use super::interned::StoredKey;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{reserve, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
 
 /// The term of a key, in this environment.
-pub(crate) fn term(call: CallEnv<'_>, key: &TermKey) -> Result<ErlNifTerm, OutOfMemory> {
+pub(crate) fn term(call: CallEnv<'_>, key: &StoredKey) -> Result<ErlNifTerm, OutOfMemory> {
     let key = key.encoded();
     match key.copy() {
         Some(copy) => Ok(enif::copy(call, copy)),

@@ -1,4 +1,4 @@
-//! The words of a key: borrowed during a call (a reading), or owned, inline or on the heap (an encoded key).
+//! The words of a key: borrowed during a call (an encoded term), or owned, inline or on the heap (an encoded key).
 
 use super::encoding::{tag, tag_and_size, with_size};
 use crate::enif::{self, ErlNifTerm};
@@ -9,13 +9,13 @@ use std::hash::{Hash, Hasher};
 use std::{ptr, sync::OnceLock};
 
 /// The words of a key during a call. It is compared with stored keys, and new keys are made from it.
-pub(crate) struct Reading<'a> {
+pub(crate) struct EncodedTerm<'a> {
     pub(super) words: &'a [u64],
     /// If the words do not determine the term: the term, and how many bytes of it were read.
     pub(super) opaque: Option<(ErlNifTerm, usize)>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> EncodedTerm<'a> {
     #[inline(always)]
     pub(super) fn of(words: &'a [u64]) -> Self {
         let opaque = None;
@@ -39,7 +39,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Hash for Reading<'_> {
+impl Hash for EncodedTerm<'_> {
     #[inline(always)]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let mut pairs = self.words.chunks_exact(2);
@@ -79,10 +79,10 @@ pub(super) struct EncodedKey {
 impl EncodedKey {
     pub(super) const EMPTY: Self = Self { words: [0; INLINE] };
 
-    /// The key of a reading. A small one needs no memory, so it cannot fail.
-    pub(super) fn of(reading: &Reading<'_>) -> Result<Self, OutOfMemory> {
-        let read = reading.words();
-        if read.len() <= INLINE && reading.opaque.is_none() {
+    /// The key of a term. A small one needs no memory, so it cannot fail.
+    pub(super) fn of(term: &EncodedTerm<'_>) -> Result<Self, OutOfMemory> {
+        let read = term.words();
+        if read.len() <= INLINE && term.opaque.is_none() {
             let mut words = [0; INLINE];
             words[..read.len()].copy_from_slice(read);
             return Ok(Self { words });
@@ -95,8 +95,8 @@ impl EncodedKey {
         let encoding = Box::into_raw(encoding.into_boxed_slice()).cast::<u64>();
         let first = with_size(tag::BOXED, read.len());
         let address = encoding.expose_provenance() as u64;
-        let (environment, copy, size) = reading.opaque.map_or((0, 0, 0), |(term, bytes)| {
-            let (environment, copy) = enif::copy_to_new_env(term);
+        let (environment, copy, size) = term.opaque.map_or((0, 0, 0), |(opaque, bytes)| {
+            let (environment, copy) = enif::copy_to_new_env(opaque);
             let environment = environment.expose_provenance() as u64;
             vm_allocator::add(ENVIRONMENT_BYTES + bytes);
             (environment, enif::word(copy), bytes as u64)
@@ -106,18 +106,18 @@ impl EncodedKey {
     }
 
     #[inline(always)]
-    pub(super) fn is_equal(&self, reading: &Reading<'_>) -> bool {
-        let words = reading.words();
+    pub(super) fn is_equal(&self, term: &EncodedTerm<'_>) -> bool {
+        let words = term.words();
         // Word by word: wider reads of words that have just been written one by one stall.
         let is_prefix = |own: &[u64]| words.iter().zip(own).all(|(read, own)| read == own);
-        if words.len() <= INLINE && reading.opaque_term().is_none() {
+        if words.len() <= INLINE && term.opaque_term().is_none() {
             // No encoding is a prefix of another, and the first word of a large key is not a term's. So the words after
-            // the reading's need no comparison.
+            // the term's need no comparison.
             return is_prefix(&self.words);
         }
         self.words[0] == with_size(tag::BOXED, words.len())
             && self.boxed_words().is_some_and(is_prefix)
-            && match reading.opaque_term() {
+            && match term.opaque_term() {
                 None => true,
                 Some(term) => self.is_copy_of(term),
             }

@@ -38,7 +38,7 @@ pub(super) mod tag {
     pub const OPAQUE: u64 = 0x30;
     /// In a large encoded key: the encoding is on Rust's heap.
     pub const BOXED: u64 = 0x34;
-    /// In a reading or an encoded key: the address of an interned key follows.
+    /// In an encoded term or key: the address of an interned key follows.
     pub const INTERNED: u64 = 0x38;
 }
 

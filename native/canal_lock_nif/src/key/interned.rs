@@ -19,8 +19,8 @@
 //!
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
-use super::encoded_key::{EncodedKey, Reading};
-use super::{encoding::tag, reader::ReadMode, walk::with_verified_reading};
+use super::encoded_key::{EncodedKey, EncodedTerm};
+use super::{encoding::tag, reader::ReadMode, walk::with_verified_encoding};
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use equivalent::Equivalent;
@@ -78,27 +78,27 @@ impl Handle {
     /// Interns a long key, for a call on a normal scheduler. To be called on a dirty scheduler.
     pub(crate) fn of(call: CallEnv<'_>, term: ErlNifTerm) -> Result<Self, CallError> {
         free_unused();
-        match with_verified_reading(call, term, ReadMode::Verified, |_| ()) {
+        match with_verified_encoding(call, term, ReadMode::Verified, |_| ()) {
             Err(CallError::Long) => {}
             // Calls would not find this key if it were interned (N2).
             Ok(()) => return Err(CallError::BadArg),
             Err(other) => return Err(other),
         }
-        let interned = with_verified_reading(call, term, ReadMode::VerifiedLong, intern)??;
+        let interned = with_verified_encoding(call, term, ReadMode::OnDirtyScheduler, intern)??;
         Ok(Self(Mutex::new(Some(interned))))
     }
 
-    /// Calls `with` with a reading of the key, and keeps the key during the call.
+    /// Calls `with` with the encoded key, and keeps the key during the call.
     ///
     /// # Errors
     /// [`CallError::BadArg`], if the handle has been emptied.
-    pub(crate) fn with_reading<T>(
+    pub(crate) fn with_encoding<T>(
         &self,
-        with: impl FnOnce(&Reading<'_>) -> T,
+        with: impl FnOnce(&EncodedTerm<'_>) -> T,
     ) -> Result<T, CallError> {
         let interned = self.0.lock().clone().ok_or(CallError::BadArg)?;
         let address = Arc::as_ptr(&interned).expose_provenance();
-        Ok(with(&Reading::of(&[tag::INTERNED, address as u64])))
+        Ok(with(&EncodedTerm::of(&[tag::INTERNED, address as u64])))
     }
 
     /// Drops the key after the call that needed the handle.
@@ -109,20 +109,20 @@ impl Handle {
     }
 }
 
-/// Returns the interned key of a reading (N1).
-fn intern(reading: &Reading<'_>) -> Result<Arc<Interned>, OutOfMemory> {
-    let digest = reading.digest();
+/// Returns the interned key of an encoded term (N1).
+fn intern(term: &EncodedTerm<'_>) -> Result<Arc<Interned>, OutOfMemory> {
+    let digest = term.digest();
     let mut new = None;
     loop {
         let (candidates, additions) = candidates(digest)?;
         let mut candidates = candidates.iter().filter_map(Weak::upgrade);
-        if let Some(found) = candidates.find(|other| other.key.is_equal(reading)) {
+        if let Some(found) = candidates.find(|other| other.key.is_equal(term)) {
             return Ok(found);
         }
         let own = match new.take() {
             Some(own) => own,
             None => Arc::new(Interned {
-                key: EncodedKey::of(reading)?,
+                key: EncodedKey::of(term)?,
                 digest,
             }),
         };
@@ -186,12 +186,12 @@ pub(crate) fn free_unused() {
     drop(unused);
 }
 
-/// A stored key, which a table compares with readings: an encoded key, or the encoded address of an interned key, of
-/// which it then owns one count.
+/// A stored key, which a table compares with encoded terms: an encoded key, or the encoded address of an interned key,
+/// of which it then owns one count.
 #[repr(transparent)]
-pub(crate) struct TermKey(EncodedKey);
+pub(crate) struct StoredKey(EncodedKey);
 
-impl TermKey {
+impl StoredKey {
     /// The key's own encoding, or that of the interned key.
     pub(super) fn encoded(&self) -> &EncodedKey {
         // SAFETY: counted since `to_key`, until `drop`.
@@ -210,14 +210,14 @@ impl TermKey {
     }
 }
 
-impl Key for TermKey {
+impl Key for StoredKey {
     /// Counts an interned key in full for each key that shares it.
     fn heap_bytes(&self) -> usize {
         self.encoded().heap_bytes()
     }
 }
 
-impl Drop for TermKey {
+impl Drop for StoredKey {
     fn drop(&mut self) {
         if let Some(interned) = self.interned() {
             // SAFETY: from an `Arc`, counted since `to_key`, and dropped once.
@@ -226,18 +226,18 @@ impl Drop for TermKey {
     }
 }
 
-impl Equivalent<TermKey> for Reading<'_> {
+impl Equivalent<StoredKey> for EncodedTerm<'_> {
     #[inline(always)]
-    fn equivalent(&self, key: &TermKey) -> bool {
+    fn equivalent(&self, key: &StoredKey) -> bool {
         key.0.is_equal(self)
     }
 }
 
-impl Query<TermKey> for Reading<'_> {
-    fn to_key(&self) -> Result<TermKey, OutOfMemory> {
-        let key = TermKey(EncodedKey::of(self)?);
+impl Query<StoredKey> for EncodedTerm<'_> {
+    fn to_key(&self) -> Result<StoredKey, OutOfMemory> {
+        let key = StoredKey(EncodedKey::of(self)?);
         if let Some(interned) = key.interned() {
-            // SAFETY: made by `Handle::with_reading`, which keeps the interned key during the reading. The new key owns
+            // SAFETY: made by `Handle::with_encoding`, which keeps the interned key during the term. The new key owns
             // this count.
             unsafe { Arc::increment_strong_count(interned) };
         }

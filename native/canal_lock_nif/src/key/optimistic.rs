@@ -1,51 +1,51 @@
-//! Optimistic readings: a call first reads its key with as few calls of the VM as possible.
+//! Optimistic encodings: a call first reads its key with as few calls of the VM as possible.
 //!
 //! Each call of the VM takes one to two nanoseconds. Most parts of most keys are **immediate**: the word of the part
-//! determines it. An optimistic reading takes each word that looks immediate for an immediate, and each reference for
+//! determines it. An optimistic encoding takes each word that looks immediate for an immediate, and each reference for
 //! one of this node, without asking the VM. So it may be wrong. It is only compared with stored keys; no key is made
 //! from it:
 //!
-//! - A stored key is made from a verified reading. That stores a word only if the VM confirms that the word depends on
+//! - A stored key is made from a verified encoding. That stores a word only if the VM confirms that the word depends on
 //!   the value alone.
 //! - A word denotes one term at a time. So if a stored key has that word, the part is the same atom, pid or integer.
 //! - A reference is also compared as a term.
 //!
-//! So if the table has the key, the reading is right. If not, the call starts again with a verified reading.
+//! So if the table has the key, the encoding is right. If not, the call starts again with a verified encoding.
 
 use super::encoding::{last_word, looks_immediate, tag, with_size};
 use super::reader::{Part, ReadMode, Reader};
-use super::{encoded_key::Reading, interned::TermKey};
+use super::{encoded_key::EncodedTerm, interned::StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use equivalent::Equivalent;
 
-/// A call that can be made with an optimistic reading. If it returns an answer, a stored key equals the argument, so
+/// A call that can be made with an optimistic encoding. If it returns an answer, a stored key equals the argument, so
 /// the answer is final. If it returns `None`, nothing has changed, and the call starts again with a
-/// verified reading. This is a trait because a closure cannot be `inline(always)`.
+/// verified encoding. This is a trait because a closure cannot be `inline(always)`.
 pub(crate) trait OptimisticCall {
     type Answer;
 
     /// Makes the call if the table has the key.
-    fn try_reading(self, key: &Reading<'_>) -> Option<Self::Answer>;
+    fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<Self::Answer>;
 
-    /// Makes the call without a reading, if only a few keys have to be compared. Used for terms that take longer to
+    /// Makes the call without an encoding, if only a few keys have to be compared. Used for terms that take longer to
     /// read than to compare.
     fn try_whole_term(&self, _key: &WholeTerm) -> Option<Self::Answer> {
         None
     }
 }
 
-/// An argument that is compared with the copies of stored keys, without a reading.
+/// An argument that is compared with the copies of stored keys, without an encoding.
 pub(crate) struct WholeTerm(ErlNifTerm);
 
-impl Equivalent<TermKey> for WholeTerm {
-    fn equivalent(&self, key: &TermKey) -> bool {
+impl Equivalent<StoredKey> for WholeTerm {
+    fn equivalent(&self, key: &StoredKey) -> bool {
         key.is_copy_of(self.0)
     }
 }
 
-/// Makes a call with the optimistic reading of a term. The frequent types of keys are read without a loop.
+/// Makes a call with the optimistic encoding of a term. The frequent types of keys are read without a loop.
 #[inline(always)]
-pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
+pub(crate) fn with_optimistic_encoding<C: OptimisticCall>(
     env: CallEnv<'_>,
     term: ErlNifTerm,
     call: C,
@@ -53,12 +53,12 @@ pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
     let word = enif::word;
     let immediate = |term| looks_immediate(word(term));
     if immediate(term) {
-        return call.try_reading(&Reading::of(&[word(term)]));
+        return call.try_encoded(&EncodedTerm::of(&[word(term)]));
     }
     let part = Part::of(env, term);
     match part {
         Part::Tuple(&[a, b]) if immediate(a) && immediate(b) => {
-            return call.try_reading(&Reading::of(&[TUPLE_OF_2, word(a), word(b)]));
+            return call.try_encoded(&EncodedTerm::of(&[TUPLE_OF_2, word(a), word(b)]));
         }
         Part::Tuple(&[a, b, c]) if immediate(a) && immediate(b) && immediate(c) => {
             return try_words(call, &[TUPLE_OF_3, word(a), word(b), word(c)]);
@@ -79,7 +79,7 @@ pub(crate) fn with_optimistic_reading<C: OptimisticCall>(
 /// there are, and the compiler no longer inlines the body into the function that catches panics.
 #[inline(never)]
 fn try_words<C: OptimisticCall, const N: usize>(call: C, words: &[u64; N]) -> Option<C::Answer> {
-    call.try_reading(&Reading::of(words))
+    call.try_encoded(&EncodedTerm::of(words))
 }
 
 #[inline(never)]
@@ -95,9 +95,9 @@ fn try_any<C: OptimisticCall>(
         }
     }
     let mut reader = Reader::new(env, ReadMode::Optimistic);
-    // If this fails, the verified reading reports the error.
+    // If this fails, the verified encoding reports the error.
     reader.read(part).ok()?;
-    call.try_reading(&reader.reading(term))
+    call.try_encoded(&reader.encoded(term))
 }
 
 const TUPLE_OF_2: u64 = with_size(tag::TUPLE, 2);

@@ -1,7 +1,7 @@
 //! Reads terms into words, with a limit on the work: here the terms that contain no other terms, in `walk.rs` all
 //! others.
 
-use super::encoded_key::{seed, Reading};
+use super::encoded_key::{seed, EncodedTerm};
 use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::inline_vec::InlineVec;
 use crate::enif::{self, CallEnv, ErlNifTerm};
@@ -10,7 +10,7 @@ use rustler::schedule::consume_timeslice;
 use rustler::{Encoder, LocalPid, Term};
 use std::sync::OnceLock;
 
-/// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. Reading,
+/// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. EncodedTerm,
 /// hashing, comparing and storing that much takes about 0.1 ms. A switch to a dirty scheduler and back takes a few
 /// microseconds.
 const NORMAL_LIMIT: usize = 64 * 1024 / 8;
@@ -31,7 +31,7 @@ const EXTERNAL_WORK: usize = 64;
 /// How a term is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadMode {
-    /// With the fewest calls of the VM, up to [`NORMAL_LIMIT`]. The reading may be wrong (`optimistic.rs`).
+    /// With the fewest calls of the VM, up to [`NORMAL_LIMIT`]. The encoding may be wrong (`optimistic.rs`).
     Optimistic,
     /// The VM confirms each part. A long key is not read ([`CallError::Long`]), because this is a normal scheduler. A
     /// key is long if it has more than [`NORMAL_LIMIT`] parts, or if its length is not known before it is read (a fun,
@@ -40,7 +40,7 @@ pub(crate) enum ReadMode {
     Verified,
     /// As [`Verified`](Self::Verified), on a dirty scheduler, up to [`LONG_LIMIT`] parts. A longer key is
     /// [`CallError::OutOfMemory`].
-    VerifiedLong,
+    OnDirtyScheduler,
 }
 
 impl ReadMode {
@@ -48,7 +48,7 @@ impl ReadMode {
     fn limit(self) -> (usize, CallError) {
         match self {
             ReadMode::Optimistic | ReadMode::Verified => (NORMAL_LIMIT, CallError::Long),
-            ReadMode::VerifiedLong => (LONG_LIMIT, CallError::OutOfMemory),
+            ReadMode::OnDirtyScheduler => (LONG_LIMIT, CallError::OutOfMemory),
         }
     }
 }
@@ -130,8 +130,8 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn reading(&self, root: ErlNifTerm) -> Reading<'_> {
-        Reading {
+    pub(super) fn encoded(&self, root: ErlNifTerm) -> EncodedTerm<'_> {
+        EncodedTerm {
             words: self.words.values(),
             opaque: self.is_opaque.then(|| (root, 8 * self.work())),
         }
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
     /// Reports the time of a call to the VM. Otherwise a process with large keys gets more than its share.
     #[inline(always)]
     pub(super) fn report_work(&self) {
-        if self.mode != ReadMode::VerifiedLong && self.work() >= WORK_TO_REPORT {
+        if self.mode != ReadMode::OnDirtyScheduler && self.work() >= WORK_TO_REPORT {
             let percent = (self.work() / WORK_PER_PERCENT).clamp(1, 100);
             consume_timeslice(self.call.env(), percent as i32);
         }
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
             } else {
                 self.external(term)
             }
-        } else if self.mode != ReadMode::VerifiedLong {
+        } else if self.mode != ReadMode::OnDirtyScheduler {
             // The length of the others is not known before they are read.
             Err(CallError::Long)
         } else if term > Term::list_new_empty(term.get_env()) {
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
             }
         } else if let Ok(integer) = term.decode::<u64>() {
             self.tagged_word(tag::UNSIGNED, integer)
-        } else if self.mode == ReadMode::VerifiedLong || enif::is_short_integer(term) {
+        } else if self.mode == ReadMode::OnDirtyScheduler || enif::is_short_integer(term) {
             self.external(term)
         } else {
             Err(CallError::Long)

@@ -1,6 +1,6 @@
 //! Reads terms of any depth in one pass: tuples, lists and maps, with everything inside them.
 
-use super::encoded_key::Reading;
+use super::encoded_key::EncodedTerm;
 use super::encoding::{tag, with_size};
 use super::reader::{Part, ReadMode, Reader, Rest};
 use crate::enif::{self, CallEnv, ErlNifTerm};
@@ -12,16 +12,16 @@ const MAP_WORK: usize = 16;
 /// The work of a part that is not read by its word alone, in addition to its words. It takes about 15 ns.
 const PART_WORK: usize = 3;
 
-/// Calls `with` with a reading that the VM has confirmed.
-pub(crate) fn with_verified_reading<T>(
+/// Calls `with` with an encoded term that the VM has confirmed.
+pub(crate) fn with_verified_encoding<T>(
     call: CallEnv<'_>,
     term: ErlNifTerm,
     mode: ReadMode,
-    with: impl FnOnce(&Reading<'_>) -> T,
+    with: impl FnOnce(&EncodedTerm<'_>) -> T,
 ) -> Result<T, CallError> {
     let mut reader = Reader::new(call, mode);
     reader.read(Part::of(call, term))?;
-    Ok(with(&reader.reading(term)))
+    Ok(with(&reader.encoded(term)))
 }
 
 /// The part to read next, if one is left inside the term.
