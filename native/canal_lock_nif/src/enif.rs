@@ -16,8 +16,9 @@ use rustler::sys::{
 };
 use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem::{self, MaybeUninit};
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::{ffi::c_void, iter, marker::PhantomData, num::NonZeroU64, ptr, sync::OnceLock};
+use std::{ffi::c_void, iter, marker::PhantomData, num::NonZeroU64, sync::OnceLock};
 
 /// The environment of the running call.
 ///
@@ -199,22 +200,47 @@ pub(crate) fn map(call: CallEnv<'_>, keys: &[ErlNifTerm], values: &[ErlNifTerm])
     map
 }
 
-/// A copy of a term in a new environment, which the caller owns. If there is no memory, the VM terminates.
-pub(crate) fn copy_to_new_env(term: ErlNifTerm) -> (*mut ErlNifEnv, ErlNifTerm) {
-    // SAFETY: the environment is new and not shared. The term belongs to the running call, so it is alive.
-    unsafe {
-        let environment = enif_alloc_env();
-        (environment, enif_make_copy(environment, term))
+/// A copy of a term, in an environment of its own.
+pub(crate) struct TermCopy {
+    env: NonNull<ErlNifEnv>,
+    term: ErlNifTerm,
+}
+
+// SAFETY: the copy does not change. Any thread may read it and free it.
+unsafe impl Send for TermCopy {}
+// SAFETY: as above.
+unsafe impl Sync for TermCopy {}
+
+impl TermCopy {
+    /// If there is no memory, the VM terminates.
+    pub(crate) fn of(term: ErlNifTerm) -> Self {
+        // SAFETY: the environment is new and not shared. The term belongs to the running call, so it is alive.
+        let (env, term) = unsafe {
+            let env = enif_alloc_env();
+            (env, enif_make_copy(env, term))
+        };
+        let env = NonNull::new(env).expect("the VM has terminated without memory");
+        Self { env, term }
+    }
+
+    /// Whether a term of the running call is `=:=` to the copy.
+    pub(crate) fn is_of(&self, term: ErlNifTerm) -> bool {
+        // SAFETY: the function reads the two terms, which are alive.
+        unsafe { enif_is_identical(self.term, term) != 0 }
+    }
+
+    /// The term, copied into this environment.
+    pub(crate) fn to_term(&self, call: CallEnv<'_>) -> ErlNifTerm {
+        // SAFETY: the environment is that of the running call. The function only reads the copy.
+        unsafe { enif_make_copy(call.env, self.term) }
     }
 }
 
-/// Frees an environment of [`copy_to_new_env`].
-///
-/// # Safety
-/// It is freed once, and none of its terms is used afterwards.
-pub(crate) unsafe fn free_env(environment: *mut ErlNifEnv) {
-    // SAFETY: as required of the caller.
-    unsafe { enif_free_env(environment) }
+impl Drop for TermCopy {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `of`, and freed once.
+        unsafe { enif_free_env(self.env.as_ptr()) }
+    }
 }
 
 /// Sends a message, a term of this environment, to a local process. A process that is not alive gets nothing. If there
@@ -222,12 +248,6 @@ pub(crate) unsafe fn free_env(environment: *mut ErlNifEnv) {
 pub(crate) fn send(call: CallEnv<'_>, receiver: &ErlNifPid, message: ErlNifTerm) {
     // SAFETY: the environment is that of the calling process or callback. The VM copies the message.
     unsafe { enif_send(call.env, receiver, ptr::null_mut(), message) };
-}
-
-/// A copy of a term of another environment, which the caller keeps alive.
-pub(crate) fn copy(call: CallEnv<'_>, term: ErlNifTerm) -> ErlNifTerm {
-    // SAFETY: the environment is that of the running call. The function only reads the term.
-    unsafe { enif_make_copy(call.env, term) }
 }
 
 /// The elements of a tuple.
@@ -366,12 +386,6 @@ impl Drop for Pairs<'_> {
         // SAFETY: created, and destroyed once.
         unsafe { enif_map_iterator_destroy(self.call.env, &mut self.iterator) };
     }
-}
-
-/// Whether the two terms are `=:=`. Both must be alive; their environments may differ.
-pub(crate) fn identical(left: ErlNifTerm, right: ErlNifTerm) -> bool {
-    // SAFETY: the function reads the two terms, which the caller keeps alive.
-    unsafe { enif_is_identical(left, right) != 0 }
 }
 
 /// Whether an integer has at most 1024 bits. The time does not depend on its length.

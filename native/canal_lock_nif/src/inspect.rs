@@ -7,14 +7,14 @@
 use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use crate::error::{contain_panic, CallError};
+use crate::error::CallError;
 use crate::incarnation::{current, with_table, Incarnation, INCARNATIONS};
-use crate::key::{decode, Handle, StoredKey};
+use crate::key::{decode, StoredKey};
 use crate::waits::now_ms;
 use permit_table::{
     bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
 };
-use rustler::{Atom, Encoder, Env, Error, LocalPid, NifResult, ResourceArc, Term};
+use rustler::{Encoder, Env, Error, LocalPid, NifResult, Term};
 
 mod atoms {
     rustler::atoms! {
@@ -25,21 +25,6 @@ mod atoms {
 
 fn permits_out(call: CallEnv<'_>, key: Term<'_>) -> Result<u64, CallError> {
     with_table(call, key, |open, pin, key| Ok(open.table.count(pin, key)))
-}
-
-/// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
-#[rustler::nif(schedule = "DirtyCpu")]
-fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
-    let handle = Handle::of(CallEnv::from_env(env), key.as_c_arg())?;
-    Ok(ResourceArc::new(handle))
-}
-
-/// `forget(Handle) -> ok`: empties the handle after its call. A panic here only wastes memory: it must not replace the
-/// answer of that call.
-#[rustler::nif]
-fn forget(handle: ResourceArc<Handle>) -> Atom {
-    let _ = contain_panic(|| handle.empty());
-    atoms::ok()
 }
 
 /// `count(Key) -> Permits`: the permits out.

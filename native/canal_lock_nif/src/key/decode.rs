@@ -3,17 +3,20 @@
 //! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
 use super::encoding::{tag, tag_and_size};
-use super::interned::StoredKey;
+use super::stored_key::{Form, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{reserve, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
 
 /// The term of a key, in this environment.
 pub(crate) fn term(call: CallEnv<'_>, key: &StoredKey) -> Result<ErlNifTerm, OutOfMemory> {
-    let key = key.encoded();
-    match key.copy() {
-        Some(copy) => Ok(enif::copy(call, copy)),
-        None => decode(call, key.words()),
+    let large = match &key.0 {
+        Form::Small(small) => return decode(call, small.words()),
+        Form::Large(large) => large.key(),
+    };
+    match &large.copy {
+        Some(copy) => Ok(copy.to_term(call)),
+        None => decode(call, &large.words),
     }
 }
 

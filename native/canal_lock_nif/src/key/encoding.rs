@@ -36,10 +36,8 @@ pub(super) mod tag {
     pub const MAP: u64 = 0x28;
     pub const EXTERNAL: u64 = 0x2c;
     pub const OPAQUE: u64 = 0x30;
-    /// In a large encoded key: the encoding is on Rust's heap.
-    pub const BOXED: u64 = 0x34;
-    /// In an encoded term or key: the address of an interned key follows.
-    pub const INTERNED: u64 = 0x38;
+    /// Not of a term: the address of an interned key follows.
+    pub const INTERNED: u64 = 0x34;
 }
 
 const TAG_BITS: u32 = 8;

@@ -6,21 +6,19 @@
 //! |---|---|---|
 //! | **argument** [`ErlNifTerm`] | the term that the caller passes: a key or a handle | the VM, during the call |
 //! | **whole term** [`WholeTerm`] | an argument that is compared with copies, without an encoding | the call |
-//! | **encoded term** [`EncodedTerm`] | the words of a key, or the address of an interned key | the call, on its stack |
-//! | **encoded key** `EncodedKey`, small | at most five words, inline | a stored or interned key |
-//! | **encoded key** `EncodedKey`, large | words on the heap, a copy of an opaque term | a stored or interned key |
-//! | **interned key** `Interned` | the one encoded key of all equal long keys | shared by handles and stored keys |
+//! | **encoded term** [`EncodedTerm`] | words of a term, or the address of an interned key | the call, on its stack |
+//! | **stored key** [`StoredKey`], small | at most five words, inline | a table, or a proxy's record |
+//! | **stored key**, large: `LargeKey` | words on the heap, a copy of an opaque term | as above, or an interned key |
+//! | **interned key** `Interned` | the one large key of all equal long keys | shared by handles and stored keys |
 //! | **handle** [`Handle`] | an Erlang reference to an interned key | the caller, until `forget/1` |
-//! | **stored key** [`StoredKey`] | an encoded key, or the address of an interned key | a table, or a proxy's record |
 //!
 //! | from | to | by | for |
 //! |---|---|---|---|
 //! | argument | encoded term | [`with_optimistic_encoding`] | the first attempt of a hot call |
 //! | argument | encoded term | [`with_verified_encoding`] | all other calls |
 //! | argument | whole term | [`with_optimistic_encoding`] | a release of an opaque term, such as a reference |
-//! | argument | handle, interned key | [`Handle::of`] | `intern/1` |
+//! | encoded term | interned key, handle | `interned::intern` | `intern/1` |
 //! | handle | encoded term | [`Handle::with_encoding`] | a call with a long key |
-//! | encoded term | encoded key | `EncodedKey::of` | a new stored or interned key |
 //! | encoded term | stored key | `Query::to_key` | a key that is new in a table |
 //! | stored key | term | [`decode::term`] | calls that return keys |
 //!
@@ -30,18 +28,22 @@
 //! `reader.rs` and `walk.rs` read a term into words; `inline_vec.rs` keeps the words of a short key on the stack.
 
 pub(crate) mod decode;
-mod encoded_key;
+mod encoded_term;
 mod encoding;
+mod handle;
 mod inline_vec;
 pub(crate) mod interned;
+mod large_key;
 mod optimistic;
 mod reader;
+mod stored_key;
 mod walk;
 
-pub(crate) use encoded_key::EncodedTerm;
-pub(crate) use interned::{Handle, StoredKey};
+pub(crate) use encoded_term::EncodedTerm;
+pub(crate) use handle::Handle;
 pub(crate) use optimistic::{with_optimistic_encoding, OptimisticCall, WholeTerm};
 pub(crate) use reader::ReadMode;
+pub(crate) use stored_key::StoredKey;
 pub(crate) use walk::with_verified_encoding;
 
 #[cfg(doc)]

@@ -12,9 +12,10 @@
 //!
 //! So if the table has the key, the encoding is right. If not, the call starts again with a verified encoding.
 
+use super::encoded_term::EncodedTerm;
 use super::encoding::{last_word, looks_immediate, tag, with_size};
 use super::reader::{Part, ReadMode, Reader};
-use super::{encoded_key::EncodedTerm, interned::StoredKey};
+use super::stored_key::{Form, OnHeap, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use equivalent::Equivalent;
 
@@ -39,7 +40,8 @@ pub(crate) struct WholeTerm(ErlNifTerm);
 
 impl Equivalent<StoredKey> for WholeTerm {
     fn equivalent(&self, key: &StoredKey) -> bool {
-        key.is_copy_of(self.0)
+        // Not with interned keys: a comparison of long terms takes long.
+        matches!(&key.0, Form::Large(OnHeap::Own(own)) if own.is_copy_of(self.0))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads terms into words, with a limit on the work: here the terms that contain no other terms, in `walk.rs` all
 //! others.
 
-use super::encoded_key::{seed, EncodedTerm};
+use super::encoded_term::{seed, EncodedTerm};
 use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::inline_vec::InlineVec;
 use crate::enif::{self, CallEnv, ErlNifTerm};

@@ -1,6 +1,6 @@
 //! Reads terms of any depth in one pass: tuples, lists and maps, with everything inside them.
 
-use super::encoded_key::EncodedTerm;
+use super::encoded_term::EncodedTerm;
 use super::encoding::{tag, with_size};
 use super::reader::{Part, ReadMode, Reader, Rest};
 use crate::enif::{self, CallEnv, ErlNifTerm};

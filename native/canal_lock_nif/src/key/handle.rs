@@ -1,0 +1,75 @@
+//! Handles on interned keys, by which a call with a long key is repeated on a normal scheduler.
+
+use super::encoded_term::EncodedTerm;
+use super::interned::{self, Interned};
+use super::{encoding::tag, reader::ReadMode, walk::with_verified_encoding};
+use crate::enif::{CallEnv, ErlNifTerm};
+use crate::error::{contain_panic, CallError};
+use parking_lot::Mutex;
+use permit_table::inject;
+use rustler::{Atom, Env, NifResult, Resource, ResourceArc, Term};
+use std::panic::RefUnwindSafe;
+use std::sync::Arc;
+
+mod atoms {
+    rustler::atoms! { ok }
+}
+
+/// A long key for one call, until it is emptied. To Erlang, it is a reference.
+pub(crate) struct Handle(Mutex<Option<Arc<Interned>>>);
+
+#[rustler::resource_impl]
+impl Resource for Handle {
+    fn destructor(self, _: Env<'_>) {
+        let _ = contain_panic(|| drop(self));
+    }
+}
+
+// A panic leaves it full or empty.
+impl RefUnwindSafe for Handle {}
+
+impl Handle {
+    /// Calls `with` with the encoded address of the key, and keeps the key during the call.
+    ///
+    /// # Errors
+    /// [`CallError::BadArg`], if the handle has been emptied.
+    pub(crate) fn with_encoding<T>(
+        &self,
+        with: impl FnOnce(&EncodedTerm<'_>) -> T,
+    ) -> Result<T, CallError> {
+        let interned = self.0.lock().clone().ok_or(CallError::BadArg)?;
+        let words = [tag::INTERNED, Interned::address(&interned)];
+        Ok(with(&EncodedTerm::of(&words)))
+    }
+}
+
+/// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
+    interned::free_unused();
+    let interned = interned_of(CallEnv::from_env(env), key.as_c_arg())?;
+    Ok(ResourceArc::new(Handle(Mutex::new(Some(interned)))))
+}
+
+fn interned_of(call: CallEnv<'_>, key: ErlNifTerm) -> Result<Arc<Interned>, CallError> {
+    match with_verified_encoding(call, key, ReadMode::Verified, |_| ()) {
+        Err(CallError::Long) => {}
+        // Calls would not find this key if it were interned (N2).
+        Ok(()) => return Err(CallError::BadArg),
+        Err(other) => return Err(other),
+    }
+    let mode = ReadMode::OnDirtyScheduler;
+    Ok(with_verified_encoding(call, key, mode, interned::intern)??)
+}
+
+/// `forget(Handle) -> ok`: empties the handle after its call. A panic here only wastes memory: it must not replace the
+/// answer of that call.
+#[rustler::nif]
+fn forget(handle: ResourceArc<Handle>) -> Atom {
+    let _ = contain_panic(|| {
+        inject::panic();
+        let interned = handle.0.lock().take();
+        drop(interned);
+    });
+    atoms::ok()
+}
