@@ -541,14 +541,14 @@ count(Key) ->
 %% buckets of three. Empty buckets are left out. Raises as described for the module, and `system_limit' if there are
 %% more than 1,000 buckets. Cost: proportional to the length of the answer.
 -spec buckets(key(), MaxPer :: pos_integer()) -> [pos_integer()].
+buckets(Key, MaxPer) when is_integer(MaxPer), MaxPer > 0 ->
+    Permits = ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, fun canal_lock_nif:count/1))),
+    if
+        Permits > ?MAX_BUCKETS * MaxPer -> ?RAISE(too_many_buckets, [Key, MaxPer]);
+        true -> lists:duplicate(Permits div MaxPer, MaxPer) ++ [Rest || Rest <- [Permits rem MaxPer], Rest > 0]
+    end;
 buckets(Key, MaxPer) ->
-    Buckets = fun(KeyOrHandle) -> canal_lock_nif:buckets(KeyOrHandle, MaxPer) end,
-    case ?ANSWER([Key, MaxPer], ?CAUGHT(canal_lock_interned:call(Key, Buckets))) of
-        {Full, Rest} when Full > ?MAX_BUCKETS; Full =:= ?MAX_BUCKETS, Rest > 0 ->
-            ?RAISE(too_many_buckets, [Key, MaxPer]);
-        {Full, Rest} ->
-            lists:duplicate(Full, MaxPer) ++ [Rest || Rest > 0]
-    end.
+    ?RAISE(badarg, [Key, MaxPer]).
 
 %% @doc The processes that hold permits of `Key', each with its number of permits, in no order; a snapshot. A holder on
 %% another node is shown by its own pid.

@@ -13,8 +13,10 @@
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
 -export([acquire_many/4, release_many/2, wait/6, cancel/2, resize/3, settle/1, waiting/1, give/3]).
+%% Handles on long keys.
+-export([intern/1, forget/1]).
 %% Inspection.
--export([intern/1, forget/1, count/1, buckets/2, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
+-export([count/1, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
 %% For the manager.
 -export([open/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
 %% For proxies.
@@ -106,10 +108,6 @@ forget(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec count(key()) -> non_neg_integer().
 count(_Key) -> erlang:nif_error(not_loaded).
-
-%% The number of full buckets, and of permits in the next one.
--spec buckets(key(), pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
-buckets(_Key, _MaxPer) -> erlang:nif_error(not_loaded).
 
 %% Keys with held permits. Reads about `Limit' keys. The first position is 0.
 -spec keys(serial(), non_neg_integer(), pos_integer()) ->

@@ -91,7 +91,6 @@ cases() ->
         {{release, 3}, [Three, Many], ?KEYS, fun(Key, _) -> ok = answer(canal_lock_nif:release(Key, 3, 1)) end},
         {{release, 3}, [Nothing], ?KEYS, fun(Key, _) -> not_held = answer(canal_lock_nif:release(Key, 3, 1)) end},
         {{count, 1}, [Three], ?KEYS, fun(Key, _) -> 2 = canal_lock_nif:count(Key) end},
-        {{buckets, 2}, [Three], ?KEYS, fun(Key, _) -> {2, 0} = canal_lock_nif:buckets(Key, 1) end},
         {{holders, 3}, [Three, Many], ?KEYS, fun(Key, _) ->
             {_, [_, _], _} = canal_lock_nif:holders(0, {0, 0, 0}, Key)
         end},

@@ -1,29 +1,8 @@
-//! Reads arguments of NIFs: keys and integers.
+//! Reads arguments of NIFs that are integers of any size.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
-use crate::error::CallError;
-use crate::key::{with_verified_encoding, EncodedTerm, Handle, ReadMode, StoredKey};
-use permit_table::{Capacity, Query};
-use rustler::{Encoder, ResourceArc};
-
-/// Calls `with` with the verified encoding of a key or of a handle. A long key is [`CallError::Long`].
-pub(crate) fn with_key<T>(
-    call: CallEnv<'_>,
-    key: ErlNifTerm,
-    with: impl FnOnce(&EncodedTerm<'_>) -> Result<T, CallError>,
-) -> Result<T, CallError> {
-    match call.term(key).decode::<ResourceArc<Handle>>() {
-        Ok(handle) => handle.with_encoding(with)?,
-        Err(_) => with_verified_encoding(call, key, ReadMode::Verified, with)?,
-    }
-}
-
-/// A copy of a term, to be stored and returned. Calls do not find it as a key if it is long, because it is not
-/// interned.
-pub(crate) fn stored_term(call: CallEnv<'_>, term: ErlNifTerm) -> Result<StoredKey, CallError> {
-    let key = with_verified_encoding(call, term, ReadMode::OnDirtyScheduler, |key| key.to_key());
-    Ok(key??)
-}
+use permit_table::Capacity;
+use rustler::Encoder;
 
 /// `MaxPer * Buckets` of two non-negative integers of any size.
 #[inline(always)]

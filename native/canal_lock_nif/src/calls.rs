@@ -3,10 +3,10 @@
 //! Each NIF first tries its call with an optimistic encoding of the key (`key/optimistic.rs`). If the result is `None`,
 //! it repeats the call with a verified encoding, which also reports errors.
 
-use crate::arguments::{capacity, with_key};
+use crate::arguments::capacity;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{with_arguments, CallError};
-use crate::key::{with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
+use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
 use crate::{caller::Caller, incarnation::current};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;

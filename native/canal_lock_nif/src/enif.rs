@@ -7,12 +7,11 @@ use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
     enif_alloc_env, enif_compare, enif_free_env, enif_get_list_cell, enif_get_local_port,
-    enif_get_map_size, enif_get_tuple, enif_hash, enif_inspect_binary, enif_is_identical,
-    enif_make_copy, enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays,
-    enif_make_pid, enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
-    enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self, enif_send,
-    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifHash, ErlNifMapIterator,
-    ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
+    enif_get_map_size, enif_get_tuple, enif_inspect_binary, enif_is_identical, enif_make_copy,
+    enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays, enif_make_pid,
+    enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
+    enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self,
+    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
 use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem::{self, MaybeUninit};
@@ -243,13 +242,6 @@ impl Drop for TermCopy {
     }
 }
 
-/// Sends a message, a term of this environment, to a local process. A process that is not alive gets nothing. If there
-/// is no memory, the VM terminates.
-pub(crate) fn send(call: CallEnv<'_>, receiver: &ErlNifPid, message: ErlNifTerm) {
-    // SAFETY: the environment is that of the calling process or callback. The VM copies the message.
-    unsafe { enif_send(call.env, receiver, ptr::null_mut(), message) };
-}
-
 /// The elements of a tuple.
 #[inline(always)]
 pub(crate) fn elements<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [ErlNifTerm]> {
@@ -338,54 +330,40 @@ pub(crate) fn map_size(call: CallEnv<'_>, term: ErlNifTerm) -> Option<usize> {
     (is_map != 0).then_some(size)
 }
 
-/// The pairs of a map with this size.
+/// Calls `visit` with each key and value of a map of this size, until it fails.
 #[inline(always)]
-pub(crate) fn pairs(call: CallEnv<'_>, map: ErlNifTerm, size: usize) -> Option<Pairs<'_>> {
-    let mut iterator = MaybeUninit::uninit();
+pub(crate) fn visit_pairs<E: From<OutOfMemory>>(
+    call: CallEnv<'_>,
+    map: ErlNifTerm,
+    size: usize,
+    mut visit: impl FnMut(ErlNifTerm, ErlNifTerm) -> Result<(), E>,
+) -> Result<(), E> {
+    let (env, mut iterator) = (call.env, MaybeUninit::uninit());
     let head = ErlNifMapIteratorEntry::ERL_NIF_MAP_ITERATOR_HEAD;
-    // SAFETY: the pointer is to a local, and the term is of this environment. The iterator is filled on success.
-    unsafe {
-        let created = enif_map_iterator_create(call.env, map, iterator.as_mut_ptr(), head);
-        (created != 0).then(|| Pairs {
-            call,
-            iterator: iterator.assume_init(),
-            left: size,
-        })
+    // SAFETY: the pointer is to a local, and the term is of this environment.
+    if unsafe { enif_map_iterator_create(env, map, iterator.as_mut_ptr(), head) } == 0 {
+        return Err(OutOfMemory.into());
     }
-}
-
-/// The keys and values of a map.
-pub(crate) struct Pairs<'a> {
-    call: CallEnv<'a>,
-    iterator: ErlNifMapIterator,
-    left: usize,
-}
-
-impl Iterator for Pairs<'_> {
-    type Item = (ErlNifTerm, ErlNifTerm);
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
+    // SAFETY: filled on success.
+    let iterator = unsafe { iterator.assume_init_mut() };
+    let mut visited = Ok(());
+    for left in (0..size).rev() {
         let (mut key, mut value) = (0, 0);
-        let (env, iterator) = (self.call.env, &mut self.iterator);
         // SAFETY: the iterator belongs to a map of this environment, and the pointers are to locals.
         unsafe {
-            let is_pair = enif_map_iterator_get_pair(env, iterator, &mut key, &mut value) != 0;
-            if self.left > 0 {
+            enif_map_iterator_get_pair(env, iterator, &mut key, &mut value);
+            if left > 0 {
                 enif_map_iterator_next(env, iterator);
             }
-            is_pair.then_some((key, value))
+        }
+        visited = visit(key, value);
+        if visited.is_err() {
+            break;
         }
     }
-}
-
-impl Drop for Pairs<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: created, and destroyed once.
-        unsafe { enif_map_iterator_destroy(self.call.env, &mut self.iterator) };
-    }
+    // SAFETY: created, and destroyed once. (If `visit` panics, a bug, its memory is lost.)
+    unsafe { enif_map_iterator_destroy(env, iterator) };
+    visited
 }
 
 /// Whether an integer has at most 1024 bits. The time does not depend on its length.
@@ -420,12 +398,6 @@ pub(crate) fn is_local_port(port: Term<'_>) -> bool {
     );
     // SAFETY: the pointer is to a local, and the term is of this environment.
     unsafe { enif_get_local_port(env, port.as_c_arg(), local.as_mut_ptr()) != 0 }
-}
-
-/// The VM's internal hash. It is equal for terms that are `=:=`, except for references of other nodes.
-pub(crate) fn internal_hash(term: Term<'_>, salt: u64) -> u64 {
-    // SAFETY: the function reads the term.
-    unsafe { enif_hash(ErlNifHash::ERL_NIF_INTERNAL_HASH, term.as_c_arg(), salt) }
 }
 
 /// A term in the external format. If there is no memory, rustler's own function panics; this one returns an error.

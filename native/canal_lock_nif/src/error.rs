@@ -83,3 +83,8 @@ pub(crate) fn with_arguments(
 pub(crate) fn contain_panic(callback: impl FnOnce()) -> thread::Result<()> {
     catch_unwind(AssertUnwindSafe(callback))
 }
+
+/// Runs a callback of the VM, and once more if it panics.
+pub(crate) fn repeat_after_panic(callback: impl Fn()) {
+    let _ = contain_panic(&callback).or_else(|_| contain_panic(&callback));
+}

@@ -14,14 +14,13 @@
 //! them. A kept table (I4) needs a manager only to sweep it and to start proxies. A manager that shuts down cleanly
 //! closes its table; that manager or the next one frees it.
 
-use crate::arguments::with_key;
 use crate::enif::{self, CallEnv};
-use crate::error::{contain_panic, CallError};
-use crate::key::{EncodedTerm, StoredKey};
+use crate::error::{contain_panic, repeat_after_panic, CallError};
+use crate::key::{with_key, EncodedTerm, StoredKey};
 use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
-use rustler::{Env, LocalPid, Monitor, Resource, ResourceArc, Term};
+use rustler::{Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -45,8 +44,9 @@ pub(crate) struct Incarnation {
     pub(crate) proxies: Proxies,
     /// Unique among all incarnations.
     pub(crate) serial: u64,
-    /// The manager's option, for `info/0`. It is copied or replaced as a whole, so a panic leaves the old or the new.
-    pub(crate) max_per: Mutex<StoredKey>,
+    /// The manager's option, for `info/0`, in the external format. It is read or replaced as a whole, so a panic leaves
+    /// the old or the new.
+    pub(crate) max_per: Mutex<OwnedBinary>,
     /// The watches on holders, then those on proxies.
     watches: Vec<ResourceArc<HolderWatch>>,
 }
@@ -73,12 +73,9 @@ pub(crate) static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {
-    const IMPLEMENTS_DOWN: bool = true;
-    const IMPLEMENTS_DESTRUCTOR: bool = true;
-
     fn down<'a>(&'a self, env: Env<'a>, pid: LocalPid, monitor: Monitor) {
         self.monitors.fetch_sub(1, Ordering::Relaxed);
-        let handle = || {
+        repeat_after_panic(|| {
             let pin = pin();
             if let Some(open) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
@@ -89,8 +86,7 @@ impl Resource for HolderWatch {
                     open.proxies.forget(dead, monitor);
                 }
             }
-        };
-        let _ = contain_panic(handle).or_else(|_| contain_panic(handle));
+        });
     }
 
     fn destructor(self, _: Env<'_>) {
@@ -100,12 +96,8 @@ impl Resource for HolderWatch {
 
 #[rustler::resource_impl]
 impl Resource for ManagerWatch {
-    const IMPLEMENTS_DOWN: bool = true;
-    const IMPLEMENTS_DESTRUCTOR: bool = true;
-
     fn down<'a>(&'a self, env: Env<'a>, _: LocalPid, _: Monitor) {
-        let handle = || self.gate.abandon(|open| open.end_waits(env));
-        let _ = contain_panic(handle).or_else(|_| contain_panic(handle));
+        repeat_after_panic(|| self.gate.abandon(|open| open.end_waits(env)));
     }
 
     fn destructor(self, _: Env<'_>) {
@@ -181,8 +173,7 @@ impl Incarnation {
     /// Tells all waiting processes that the table closes.
     pub(crate) fn end_waits(&self, env: Env<'_>) {
         // After a panic (a bug), tries once more. The waiters that are left wait until their timeouts.
-        let end = || _ = self.table.close(usize::MAX, CallEnv::from_env(env));
-        let _ = contain_panic(end).or_else(|_| contain_panic(end));
+        repeat_after_panic(|| _ = self.table.close(usize::MAX, CallEnv::from_env(env)));
     }
 
     fn watch_of(&self, process: Caller) -> &ResourceArc<HolderWatch> {
@@ -219,7 +210,7 @@ pub(crate) fn with_table<T>(
 pub(crate) fn open(
     env: Env<'_>,
     processes: usize,
-    max_per: StoredKey,
+    max_per: OwnedBinary,
     keep: bool,
     max_waiting: usize,
 ) -> Result<Option<ResourceArc<ManagerWatch>>, CallError> {

@@ -4,17 +4,14 @@
 //! to 1 ms, so these calls run on a dirty scheduler. Each piece has the serial number of the table, so all pieces of an
 //! answer are from the same table.
 
-use crate::arguments::{non_negative, with_key};
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::{current, with_table, Incarnation, INCARNATIONS};
-use crate::key::{decode, StoredKey};
+use crate::key::{decode, with_key, StoredKey};
 use crate::waits::now_ms;
-use permit_table::{
-    bucket_view, inject, pin, reserve, Cursor, Holder, OutOfMemory, Permits, Usage,
-};
-use rustler::{Encoder, Env, Error, LocalPid, NifResult, Term};
+use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Usage};
+use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 
 mod atoms {
     rustler::atoms! {
@@ -23,39 +20,70 @@ mod atoms {
     }
 }
 
-fn permits_out(call: CallEnv<'_>, key: Term<'_>) -> Result<u64, CallError> {
-    with_table(call, key, |open, pin, key| Ok(open.table.count(pin, key)))
-}
-
 /// `count(Key) -> Permits`: the permits out.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
     let call = CallEnv::from_env(env);
-    Ok(permits_out(call, key)?)
+    let permits = with_table(call, key, |open, pin, key| Ok(open.table.count(pin, key)))?;
+    Ok(permits)
 }
 
-/// `buckets(Key, MaxPer) -> {Full, Rest}`: the full buckets, and the permits in the next one.
-#[rustler::nif]
-fn buckets(env: Env, key: Term, max_per: Term) -> NifResult<(u64, u64)> {
-    let call = CallEnv::from_env(env);
-    let max_per = non_negative(call, max_per.as_c_arg()).filter(|&max_per| max_per > 0);
-    let max_per = max_per.ok_or(Error::BadArg)?;
-    let out = permits_out(call, key)?;
-    Ok(bucket_view(out, max_per))
+/// A piece of a long answer.
+struct Piece<'a> {
+    call: CallEnv<'a>,
+    open: &'a Incarnation,
+    list: Result<Vec<ErlNifTerm>, OutOfMemory>,
 }
 
-/// A list that is being built.
-type List = Result<Vec<ErlNifTerm>, OutOfMemory>;
+/// What becomes an element of a tuple.
+enum Item<'a> {
+    Holder(u64),
+    Key(&'a StoredKey),
+    Number(u64),
+}
 
-/// `{Serial, List, Next | done} | changed`: the items that `collect` adds to the list, and the position of the next
-/// piece that it returns.
+impl Piece<'_> {
+    /// Adds a tuple to the list, without a holder that has died. A list that has failed stays failed.
+    fn add<const N: usize>(&mut self, items: [Item<'_>; N]) {
+        let Ok(list) = &mut self.list else {
+            return;
+        };
+        match tuple(self.call, self.open, items) {
+            Ok(None) => {}
+            Ok(Some(tuple)) if reserve(list, 1).is_ok() => list.push(tuple),
+            _ => self.list = Err(OutOfMemory),
+        }
+    }
+}
+
+/// `None` if a holder has died.
+fn tuple<const N: usize>(
+    call: CallEnv<'_>,
+    open: &Incarnation,
+    items: [Item<'_>; N],
+) -> Result<Option<ErlNifTerm>, OutOfMemory> {
+    let mut terms = [enif::nil(); N];
+    for (term, item) in terms.iter_mut().zip(items) {
+        let made = match item {
+            Item::Holder(word) => pid(call, open, word)?,
+            Item::Key(key) => Some(decode::term(call, key)?),
+            Item::Number(number) => Some(enif::number(call, number)),
+        };
+        let Some(made) = made else { return Ok(None) };
+        *term = made;
+    }
+    Ok(Some(enif::tuple(call, &terms)))
+}
+
+/// `{Serial, List, Next | done} | changed`: what `collect` adds to the piece, and the position of the next one that it
+/// returns.
 ///
 /// Calls `collect` with the open table if its serial number is `serial`, or if that is 0, as for the first piece.
-fn piece<'a, N: Encoder>(
-    env: Env<'a>,
+fn piece<N: Encoder>(
+    env: Env<'_>,
     serial: u64,
-    collect: impl FnOnce(CallEnv<'a>, &Incarnation, &mut List) -> Result<Option<N>, CallError>,
-) -> NifResult<Term<'a>> {
+    collect: impl FnOnce(&mut Piece<'_>) -> Result<Option<N>, CallError>,
+) -> NifResult<Term<'_>> {
     let call = CallEnv::from_env(env);
     let pin = pin();
     inject::panic();
@@ -63,34 +91,13 @@ fn piece<'a, N: Encoder>(
     if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
     }
-    let mut list = Ok(Vec::new());
-    let next = collect(call, open, &mut list)?;
-    let list = list.map_err(CallError::from)?;
+    let list = Ok(Vec::new());
+    let mut piece = Piece { call, open, list };
+    let next = collect(&mut piece)?;
+    let list = piece.list.map_err(CallError::from)?;
     let list = call.term(enif::list(call, list.into_iter(), enif::nil()));
     let next = next.map_or(atoms::done().encode(env), |next| next.encode(env));
     Ok((open.serial, list, next).encode(env))
-}
-
-/// Adds a tuple to the list. A list that has failed stays failed.
-fn add(list: &mut List, tuple: Result<Option<ErlNifTerm>, OutOfMemory>) {
-    let Ok(tuples) = list else {
-        return;
-    };
-    match tuple {
-        Ok(None) => {}
-        Ok(Some(tuple)) if reserve(tuples, 1).is_ok() => tuples.push(tuple),
-        _ => *list = Err(OutOfMemory),
-    }
-}
-
-/// `{Key, Permits}`
-fn key_and_permits(
-    call: CallEnv<'_>,
-    key: &StoredKey,
-    permits: u64,
-) -> Result<Option<ErlNifTerm>, OutOfMemory> {
-    let key = decode::term(call, key)?;
-    Ok(Some(enif::tuple(call, &[key, enif::number(call, permits)])))
 }
 
 /// The pid of a holder. For a proxy, the pid of the process that it represents. `None` if the holder has died since its
@@ -109,9 +116,9 @@ fn pid(
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits out.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
-    piece(env, serial, |call, open, list| {
-        Ok(open.table.keys_after(after, limit, |key, permits| {
-            add(list, key_and_permits(call, key, permits));
+    piece(env, serial, |piece| {
+        Ok(piece.open.table.keys_after(after, limit, |key, permits| {
+            piece.add([Item::Key(key), Item::Number(permits)]);
         }))
     })
 }
@@ -131,17 +138,10 @@ fn cursor_fields(cursor: Cursor) -> CursorFields {
 /// keys.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, from: CursorFields) -> NifResult<Term<'_>> {
-    piece(env, serial, |call, open, list| {
-        let next = open.table.permits_from(cursor(from), |seen| {
-            let permits = enif::number(call, seen.permits);
-            let tuple = pid(call, open, seen.holder).and_then(|pid| {
-                let Some(pid) = pid else {
-                    return Ok(None);
-                };
-                let key = decode::term(call, seen.key)?;
-                Ok(Some(enif::tuple(call, &[pid, key, permits])))
-            });
-            add(list, tuple);
+    piece(env, serial, |piece| {
+        let next = piece.open.table.permits_from(cursor(from), |seen| {
+            let (key, permits) = (Item::Key(seen.key), Item::Number(seen.permits));
+            piece.add([Item::Holder(seen.holder), key, permits]);
         })?;
         Ok(next.map(cursor_fields))
     })
@@ -155,13 +155,12 @@ fn holders<'a>(
     from: CursorFields,
     key: Term<'a>,
 ) -> NifResult<Term<'a>> {
-    piece(env, serial, |call, open, list| {
-        let visit = |seen: Permits<'_, StoredKey>| {
-            let tuple = |pid| enif::tuple(call, &[pid, enif::number(call, seen.permits)]);
-            add(list, pid(call, open, seen.holder).map(|pid| pid.map(tuple)));
-        };
-        let next = with_key(call, key.as_c_arg(), |key| {
-            Ok(open.table.holders_from(cursor(from), key, visit)?)
+    piece(env, serial, |piece| {
+        let next = with_key(piece.call, key.as_c_arg(), |key| {
+            let table = &piece.open.table;
+            Ok(table.holders_from(cursor(from), key, |seen| {
+                piece.add([Item::Holder(seen.holder), Item::Number(seen.permits)]);
+            })?)
         })?;
         Ok(next.map(cursor_fields))
     })
@@ -171,14 +170,13 @@ fn holders<'a>(
 /// holds.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
-    piece(env, serial, |call, open, list| {
-        let Some(holder) = holder(call, open, pid)? else {
+    piece(env, serial, |piece| {
+        let Some(holder) = holder(piece.call, piece.open, pid)? else {
             return Ok(None);
         };
-        let visit = |seen: Permits<'_, StoredKey>| {
-            add(list, key_and_permits(call, seen.key, seen.permits));
-        };
-        Ok(open.table.held(holder, from, visit)?)
+        Ok(piece.open.table.held(holder, from, |seen| {
+            piece.add([Item::Key(seen.key), Item::Number(seen.permits)]);
+        })?)
     })
 }
 
@@ -202,19 +200,17 @@ fn holder(
 /// requests, each with the process that has waited longest, and since how many milliseconds.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> {
-    piece(env, serial, |call, open, list| {
+    piece(env, serial, |piece| {
         let now = now_ms();
-        let next = open.table.queues_from(from, |key, line| {
-            let waiting = enif::number(call, line.waiting as u64);
-            let waited_ms = enif::number(call, now.saturating_sub(line.since));
-            let tuple = pid(call, open, line.oldest).and_then(|pid| {
-                let Some(pid) = pid else {
-                    return Ok(None);
-                };
-                let key = decode::term(call, key)?;
-                Ok(Some(enif::tuple(call, &[key, waiting, pid, waited_ms])))
-            });
-            add(list, tuple);
+        let next = piece.open.table.queues_from(from, |key, line| {
+            let waiting = Item::Number(line.waiting as u64);
+            let waited_ms = Item::Number(now.saturating_sub(line.since));
+            piece.add([
+                Item::Key(key),
+                waiting,
+                Item::Holder(line.oldest),
+                waited_ms,
+            ]);
         })?;
         Ok(next)
     })
@@ -246,11 +242,11 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
 /// `info() -> #{atom() => term()}`. Dirty, because it visits all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
-    let call = CallEnv::from_env(env);
     let open = INCARNATIONS.shared().ok_or(CallError::NotStarted)?;
     inject::panic();
-    let max_per = decode::term(call, &open.max_per.lock()).map_err(CallError::from)?;
-    info_map(env, call.term(max_per), open.table.usage())
+    let max_per = env.binary_to_term(&open.max_per.lock());
+    let (max_per, _) = max_per.ok_or(CallError::OutOfMemory)?;
+    info_map(env, max_per, open.table.usage())
 }
 
 /// Makes the atoms of `info/0` that no Erlang module of the library mentions. If they were made later, the VM's atom

@@ -6,8 +6,10 @@
 //! | `waits.rs` | NIFs of requests that wait, of several permits, and of gifts |
 //! | `notice.rs` | the message to a process whose request has ended |
 //! | `inspect.rs` | NIFs that inspect: keys, permits, holders |
-//! | `lifecycle.rs` | NIFs of the manager and of proxies |
-//! | `arguments.rs` | reading of arguments: keys and integers |
+//! | `manager.rs` | NIFs of the manager: open, sweep and close a table |
+//! | `proxy_calls.rs` | NIFs of proxies |
+//! | `key/handle.rs` | NIFs that make and empty handles on long keys |
+//! | `arguments.rs` | arguments that are integers |
 //! | `error.rs` | errors of calls |
 //! | `incarnation.rs` | tables that are opened, kept and closed; watches on the manager and on holders |
 //! | `caller.rs` | a local process as a holder |
@@ -49,9 +51,10 @@ mod failure_injection;
 mod incarnation;
 mod inspect;
 mod key;
-mod lifecycle;
+mod manager;
 mod notice;
 mod proxies;
+mod proxy_calls;
 mod waits;
 
 /// `info` is a pid, and the process limit of the VM.

@@ -2,8 +2,7 @@
 
 use crate::enif::{self, CallEnv};
 use permit_table::{Notice, OutOfMemory, WaitEnd};
-use rustler::sys::ErlNifPid;
-use rustler::{Encoder, OwnedBinary, Term};
+use rustler::{Encoder, LocalPid, OwnedBinary, Term};
 use std::alloc::{handle_alloc_error, Layout};
 
 mod atoms {
@@ -50,14 +49,14 @@ fn external_format(reference: Term<'_>) -> OwnedBinary {
 
 /// The receiver, and the reference of the request. A copy of the reference itself would need an environment, of 2.5 KB.
 pub(crate) struct Message {
-    receiver: ErlNifPid,
+    receiver: LocalPid,
     id: RequestId,
 }
 
 impl Message {
     /// A message to the calling process.
     pub(crate) fn new(call: CallEnv<'_>, id: RequestId) -> Self {
-        let receiver = enif::self_pid(call);
+        let receiver = call.env().pid();
         Self { receiver, id }
     }
 
@@ -80,6 +79,8 @@ impl Notice for Message {
         };
         let reference = self.id.reference(call).as_c_arg();
         let message = [atoms::canal_lock().as_c_arg(), reference, answer];
-        enif::send(call, &self.receiver, enif::tuple(call, &message));
+        let message = call.term(enif::tuple(call, &message));
+        // A process that is not alive gets nothing. If there is no memory, the VM terminates.
+        let _ = call.env().send(&self.receiver, message);
     }
 }

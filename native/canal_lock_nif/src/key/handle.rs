@@ -2,7 +2,7 @@
 
 use super::encoded_term::EncodedTerm;
 use super::interned::{self, Interned};
-use super::{encoding::tag, reader::ReadMode, walk::with_verified_encoding};
+use super::{reader::ReadMode, walk::with_verified_encoding};
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};
 use parking_lot::Mutex;
@@ -28,38 +28,38 @@ impl Resource for Handle {
 // A panic leaves it full or empty.
 impl RefUnwindSafe for Handle {}
 
-impl Handle {
-    /// Calls `with` with the encoded address of the key, and keeps the key during the call.
-    ///
-    /// # Errors
-    /// [`CallError::BadArg`], if the handle has been emptied.
-    pub(crate) fn with_encoding<T>(
-        &self,
-        with: impl FnOnce(&EncodedTerm<'_>) -> T,
-    ) -> Result<T, CallError> {
-        let interned = self.0.lock().clone().ok_or(CallError::BadArg)?;
-        let words = [tag::INTERNED, Interned::address(&interned)];
-        Ok(with(&EncodedTerm::of(&words)))
-    }
+/// Calls `with` with the verified encoding of a key, or with the interned key of a handle, which it keeps during the
+/// call.
+///
+/// # Errors
+/// [`CallError::Long`], if the key is long. [`CallError::BadArg`], if the handle has been emptied.
+pub(crate) fn with_key<T>(
+    call: CallEnv<'_>,
+    key: ErlNifTerm,
+    with: impl FnOnce(&EncodedTerm<'_>) -> Result<T, CallError>,
+) -> Result<T, CallError> {
+    let Ok(handle) = call.term(key).decode::<ResourceArc<Handle>>() else {
+        return with_verified_encoding(call, key, ReadMode::Verified, with)?;
+    };
+    let interned = handle.0.lock().clone().ok_or(CallError::BadArg)?;
+    with(&EncodedTerm::of(&interned.words()))
 }
 
 /// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
     interned::free_unused();
-    let interned = interned_of(CallEnv::from_env(env), key.as_c_arg())?;
-    Ok(ResourceArc::new(Handle(Mutex::new(Some(interned)))))
-}
-
-fn interned_of(call: CallEnv<'_>, key: ErlNifTerm) -> Result<Arc<Interned>, CallError> {
+    let (call, key) = (CallEnv::from_env(env), key.as_c_arg());
     match with_verified_encoding(call, key, ReadMode::Verified, |_| ()) {
         Err(CallError::Long) => {}
         // Calls would not find this key if it were interned (N2).
-        Ok(()) => return Err(CallError::BadArg),
-        Err(other) => return Err(other),
+        Ok(()) => return Err(CallError::BadArg.into()),
+        Err(other) => return Err(other.into()),
     }
     let mode = ReadMode::OnDirtyScheduler;
-    Ok(with_verified_encoding(call, key, mode, interned::intern)??)
+    let interned = with_verified_encoding(call, key, mode, interned::intern)?;
+    let interned = interned.map_err(CallError::from)?;
+    Ok(ResourceArc::new(Handle(Mutex::new(Some(interned)))))
 }
 
 /// `forget(Handle) -> ok`: empties the handle after its call. A panic here only wastes memory: it must not replace the

@@ -100,16 +100,4 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
         self.length = N;
         Ok(())
     }
-
-    #[inline(always)]
-    pub(super) fn truncate(&mut self, length: usize) {
-        if self.heap.is_empty() {
-            self.length = self.length.min(length);
-            return;
-        }
-        self.heap.truncate(length);
-        if self.heap.is_empty() {
-            self.length = 0;
-        }
-    }
 }

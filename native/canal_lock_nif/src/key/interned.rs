@@ -19,7 +19,7 @@
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
 use super::encoded_term::EncodedTerm;
-use super::large_key::LargeKey;
+use super::{encoding::tag, large_key::LargeKey};
 use parking_lot::Mutex;
 use permit_table::{inject, reserve, Ordered, OutOfMemory, SortedList};
 use std::sync::{Arc, LazyLock, Weak};
@@ -54,18 +54,18 @@ impl Ordered for Registered {
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 impl Interned {
-    /// The address of an interned key, by which its handles and stored keys are compared (N1).
-    pub(super) fn address(this: &Arc<Self>) -> u64 {
-        Arc::as_ptr(this).expose_provenance() as u64
+    /// The words of its handles. Its address, because there is one such key (N1).
+    pub(super) fn words(self: &Arc<Self>) -> [u64; 2] {
+        [tag::INTERNED, Arc::as_ptr(self).expose_provenance() as u64]
     }
 
-    /// The interned key with an address.
+    /// The interned key with an address of [`words`](Self::words).
     ///
     /// # Safety
     /// It is in use, and stays in use during this call.
     pub(super) unsafe fn from_address(address: u64) -> Arc<Self> {
         let interned = ptr::with_exposed_provenance(address as usize);
-        // SAFETY: `address` took it from an `Arc` that is alive. The new one has a count of its own.
+        // SAFETY: `words` took it from an `Arc` that is alive. The new one has a count of its own.
         unsafe {
             Arc::increment_strong_count(interned);
             Arc::from_raw(interned)

@@ -10,15 +10,15 @@
 //! | **stored key** [`StoredKey`], small | at most five words, inline | a table, or a proxy's record |
 //! | **stored key**, large: `LargeKey` | words on the heap, a copy of an opaque term | as above, or an interned key |
 //! | **interned key** `Interned` | the one large key of all equal long keys | shared by handles and stored keys |
-//! | **handle** [`Handle`] | an Erlang reference to an interned key | the caller, until `forget/1` |
+//! | **handle** `Handle` | an Erlang reference to an interned key | the caller, until `forget/1` |
 //!
 //! | from | to | by | for |
 //! |---|---|---|---|
 //! | argument | encoded term | [`with_optimistic_encoding`] | the first attempt of a hot call |
-//! | argument | encoded term | [`with_verified_encoding`] | all other calls |
+//! | argument | encoded term | [`with_key`] | all other calls |
 //! | argument | whole term | [`with_optimistic_encoding`] | a release of an opaque term, such as a reference |
 //! | encoded term | interned key, handle | `interned::intern` | `intern/1` |
-//! | handle | encoded term | [`Handle::with_encoding`] | a call with a long key |
+//! | handle | encoded term | [`with_key`] | a call with a long key |
 //! | encoded term | stored key | `Query::to_key` | a key that is new in a table |
 //! | stored key | term | [`decode::term`] | calls that return keys |
 //!
@@ -40,11 +40,9 @@ mod stored_key;
 mod walk;
 
 pub(crate) use encoded_term::EncodedTerm;
-pub(crate) use handle::Handle;
+pub(crate) use handle::with_key;
 pub(crate) use optimistic::{with_optimistic_encoding, OptimisticCall, WholeTerm};
-pub(crate) use reader::ReadMode;
 pub(crate) use stored_key::StoredKey;
-pub(crate) use walk::with_verified_encoding;
 
 #[cfg(doc)]
 use crate::enif::ErlNifTerm;

@@ -92,11 +92,8 @@ pub(super) enum Rest<'a> {
         /// How many elements have been read.
         count: usize,
     },
-    /// Indexes in the list of all maps' keys and values: of the first one of this map, and of the next one to read.
-    Pairs {
-        start: usize,
-        next: usize,
-    },
+    /// A key or a value of a map. An iterator over a map cannot be kept, so all of them are.
+    Part(ErlNifTerm),
 }
 
 /// A term that is being read. Most keys need no memory but the stack's.
@@ -110,9 +107,7 @@ pub(super) struct Reader<'a> {
     left: usize,
     /// The rests of the terms around the current part. The reader does not recurse, because the stack overflow of a
     /// deep term would end the VM (P9).
-    pub(super) rests: InlineVec<Rest<'a>, 4>,
-    /// Keys and values of the maps among these terms.
-    pub(super) pairs: InlineVec<ErlNifTerm, 8>,
+    pub(super) rests: InlineVec<Rest<'a>, 8>,
 }
 
 impl<'a> Reader<'a> {
@@ -125,7 +120,6 @@ impl<'a> Reader<'a> {
             is_opaque: false,
             left: mode.limit().0,
             rests: InlineVec::new(),
-            pairs: InlineVec::new(),
         }
     }
 
@@ -223,7 +217,7 @@ impl<'a> Reader<'a> {
             // By the order of terms, a bitstring.
             self.external(term)
         } else {
-            self.opaque(enif::internal_hash(term, 0))
+            self.opaque(term.hash_internal(0).into())
         }
     }
 
@@ -311,5 +305,5 @@ fn parts_of_reference(external: &[u8]) -> (&[u8], [u32; 5]) {
 fn local_reference_hash(term: Term<'_>) -> u64 {
     static SALT: OnceLock<u32> = OnceLock::new();
     let salt = SALT.get_or_init(|| seed().hash_one("salt") as u32);
-    enif::internal_hash(term, u64::from(*salt))
+    term.hash_internal(*salt).into()
 }

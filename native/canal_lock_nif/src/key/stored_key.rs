@@ -80,9 +80,7 @@ impl Equivalent<StoredKey> for EncodedTerm<'_> {
         match &key.0 {
             Form::Small(small) => self.is_prefix_of(small.words()),
             Form::Large(OnHeap::Own(_)) => false,
-            Form::Large(OnHeap::Interned(interned)) => {
-                matches!(*self.words, [tag::INTERNED, address] if address == Interned::address(interned))
-            }
+            Form::Large(OnHeap::Interned(interned)) => *self.words == interned.words(),
         }
     }
 }
@@ -91,7 +89,7 @@ impl Query<StoredKey> for EncodedTerm<'_> {
     /// A small key needs no memory, so it cannot fail.
     fn to_key(&self) -> Result<StoredKey, OutOfMemory> {
         if let [tag::INTERNED, address] = *self.words {
-            // SAFETY: `Handle::with_encoding` made these words, and keeps the interned key during the call.
+            // SAFETY: `with_key` has these words from `Interned::words`, and keeps the interned key during the call.
             let interned = unsafe { Interned::from_address(address) };
             return Ok(StoredKey(Form::Large(OnHeap::Interned(interned))));
         }

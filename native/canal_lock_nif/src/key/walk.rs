@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
                     Some(Rest::List { rest, start, count }) => {
                         self.list_from(rest, start, count)?
                     }
-                    Some(Rest::Pairs { start, next }) => self.pairs_from(start, next)?,
+                    Some(Rest::Part(term)) => self.part(term)?,
                     None => return Ok(()),
                 },
             };
@@ -80,6 +80,14 @@ impl<'a> Reader<'a> {
         self.require(1 + elements.len())?;
         self.push(with_size(tag::TUPLE, elements.len()))?;
         self.elements(elements)
+    }
+
+    fn part(&mut self, term: ErlNifTerm) -> Next<'a> {
+        if !self.is_assumed_immediate(term) {
+            return Ok(Some(Part::of(self.call, term)));
+        }
+        self.push(enif::word(term))?;
+        Ok(None)
     }
 
     fn elements(&mut self, elements: &'a [ErlNifTerm]) -> Next<'a> {
@@ -160,13 +168,11 @@ impl<'a> Reader<'a> {
         let is_proper = rest == enif::nil();
         let tag = if is_proper { tag::LIST } else { tag::IMPROPER };
         self.words.values_mut()[start] = with_size(tag, count);
-        if !is_proper {
-            if !self.is_assumed_immediate(rest) {
-                return Ok(Some(Part::of(self.call, rest)));
-            }
-            self.push(enif::word(rest))?;
+        if is_proper {
+            Ok(None)
+        } else {
+            self.part(rest)
         }
-        Ok(None)
     }
 
     fn map(&mut self, map: ErlNifTerm, size: usize) -> Next<'a> {
@@ -177,34 +183,21 @@ impl<'a> Reader<'a> {
         self.spend(1 + MAP_WORK)?;
         self.require(2 * size)?;
         self.words.push(with_size(tag::MAP, size))?;
-        let start = self.pairs.values().len();
+        let start = self.rests.values().len();
         let mut are_all_assumed = true;
-        let pairs = enif::pairs(self.call, map, size).ok_or(CallError::OutOfMemory)?;
-        for (key, value) in pairs {
-            are_all_assumed = are_all_assumed
-                && self.is_assumed_immediate(key)
-                && self.is_assumed_immediate(value);
-            if are_all_assumed {
-                self.push(enif::word(key))?;
-                self.push(enif::word(value))?;
-            } else {
-                self.pairs.push(key)?;
-                self.pairs.push(value)?;
+        enif::visit_pairs(self.call, map, size, |key, value| {
+            for part in [key, value] {
+                are_all_assumed = are_all_assumed && self.is_assumed_immediate(part);
+                if are_all_assumed {
+                    self.push(enif::word(part))?;
+                } else {
+                    self.rests.push(Rest::Part(part))?;
+                }
             }
-        }
-        self.pairs_from(start, start)
-    }
-
-    fn pairs_from(&mut self, start: usize, mut next: usize) -> Next<'a> {
-        while let Some(&part) = self.pairs.values().get(next) {
-            next += 1;
-            if !self.is_assumed_immediate(part) {
-                self.rests.push(Rest::Pairs { start, next })?;
-                return Ok(Some(Part::of(self.call, part)));
-            }
-            self.push(enif::word(part))?;
-        }
-        self.pairs.truncate(start);
+            Ok::<(), CallError>(())
+        })?;
+        // The first one is popped first.
+        self.rests.values_mut()[start..].reverse();
         Ok(None)
     }
 }

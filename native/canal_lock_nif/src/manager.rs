@@ -1,8 +1,8 @@
-//! The NIFs of the manager, which open, sweep and close a table, and the NIFs of proxies.
+//! The NIFs of the manager, which open, sweep and close a table, and free what is no longer in use.
 
-use crate::arguments::stored_term;
-use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
-use crate::{caller::Caller, enif::CallEnv, key::interned};
+use crate::enif::{self, CallEnv};
+use crate::incarnation::{self, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
+use crate::{error::CallError, key::interned};
 use permit_table::{inject, pin, Budget, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Encoder, Env, NifResult, ResourceArc, Term};
@@ -21,7 +21,7 @@ const PERCENT_TO_DISMANTLE: i32 = 100;
 const PERCENT_TO_END_WAITS: i32 = 25;
 
 mod atoms {
-    rustler::atoms! { done, more, none, ok, waiting }
+    rustler::atoms! { done, more, ok, waiting }
 }
 
 /// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle | more`: a table for the caller to manage. `more`: it has
@@ -34,15 +34,14 @@ fn open<'a>(
     keep: bool,
     max_waiting: usize,
 ) -> NifResult<Term<'a>> {
-    let max_per = stored_term(CallEnv::from_env(env), max_per.as_c_arg())?;
+    let max_per = enif::external_format(max_per).map_err(CallError::from)?;
     let handle = incarnation::open(env, processes, max_per, keep, max_waiting)?;
-    let percent = if handle.is_some() {
-        PERCENT_TO_OPEN
-    } else {
-        PERCENT_TO_END_WAITS
+    let (percent, answer) = match handle {
+        Some(handle) => (PERCENT_TO_OPEN, handle.encode(env)),
+        None => (PERCENT_TO_END_WAITS, atoms::more().encode(env)),
     };
     consume_timeslice(env, percent);
-    Ok(handle.map_or_else(|| atoms::more().encode(env), |handle| handle.encode(env)))
+    Ok(answer)
 }
 
 /// `end_waits(Handle) -> more | done`: tells a piece of the waiting processes that the table closes. From then on none
@@ -50,16 +49,15 @@ fn open<'a>(
 #[rustler::nif]
 fn end_waits(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
     let pin = pin();
-    let is_done = match handle.gate.incarnation(&pin) {
-        Some(open) => open.table.close(WAITERS_PER_STEP, CallEnv::from_env(env)),
-        None => true,
-    };
+    let open = handle.gate.incarnation(&pin);
+    let call = CallEnv::from_env(env);
+    let is_done = open.is_none_or(|open| open.table.close(WAITERS_PER_STEP, call));
     consume_timeslice(env, PERCENT_TO_END_WAITS);
-    progress_atom(if is_done {
-        Progress::Done
+    if is_done {
+        atoms::done()
     } else {
-        Progress::More
-    })
+        atoms::more()
+    }
 }
 
 /// `close(Handle) -> ok`: the table, and all waits that [`end_waits`] has not ended.
@@ -117,26 +115,4 @@ fn free_unused() -> Atom {
     interned::free_unused();
     INCARNATIONS.drop_emptied();
     atoms::ok()
-}
-
-/// `represent(Pid) -> ok | Proxy`: makes the caller the proxy of a process on another node, or returns the live proxy
-/// of that process.
-#[rustler::nif]
-fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
-    let call = CallEnv::from_env(env);
-    let other = with_table(call, holder, |open, _, holder| {
-        open.proxies
-            .represent(call, holder, || open.watch_proxy(call))
-    })?;
-    Ok(call.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
-}
-
-/// `proxy_of(Pid) -> Proxy | none`
-#[rustler::nif]
-fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
-    let call = CallEnv::from_env(env);
-    let proxy = with_table(call, holder, |open, _, holder| {
-        Ok(open.proxies.proxy(holder))
-    })?;
-    Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
 }
