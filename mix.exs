@@ -52,7 +52,10 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
       Mix.Utils.stale?([Path.join(__DIR__, source)], [chunk])
     end
 
-    if Enum.any?(~w(src/canal_lock.erl src/canal_lock_telemetry.erl src/quorum/canal_lock_quorum.erl), stale?) do
+    permits = ~w(src/canal_lock.erl src/canal_lock_telemetry.erl)
+    quorum = ~w(src/quorum/canal_lock_quorum.erl src/quorum/canal_lock_quorum_telemetry.erl)
+
+    if Enum.any?(permits ++ quorum, stale?) do
       escript("scripts/shell_docs.escript", Path.join(app, "doc"))
     end
   end

@@ -1,5 +1,5 @@
-%% @doc Emits totals as events of `telemetry', if the application `telemetry' runs: of the permits, and of the quorum
-%% locks.
+%% @doc Emits the totals of the permits as an event of `telemetry', if the application `telemetry' runs. {@link
+%% canal_lock_quorum_telemetry} describes the event of the quorum locks.
 %%
 %% canal_lock does not depend on `telemetry'. The manager emits one event at the beginning of each sweep, once per
 %% `sweep_interval_ms' (see {@link canal_lock:start_link/2}). Acquires, releases and deaths emit no event.
@@ -25,17 +25,6 @@
 %% a handler should be fast, and must not call the manager (for example `canal_lock:stop/0'). `telemetry' detaches a
 %% handler that raises. If `telemetry' itself raises, the failure is logged in the domain `[canal_lock]', once per
 %% manager, and the manager continues.
-%%
-%% <dl>
-%% <dt>`[canal_lock, quorum, totals]'</dt>
-%% <dd>Of the quorum locks of this node, once per `totals_interval_ms' (see {@link canal_lock_quorum:options()}).
-%% Measurements: the totals of {@link canal_lock_quorum:status/0}, of which `longest_wait_us' counts from the last
-%% event, and the current numbers `waiting', `held', `pending_unlocks', `queued', `longest_queue', `members',
-%% `members_connected' and `members_silent' (connected, but their voters do not answer). `queued' and `longest_queue'
-%% are left out on a client, and while the voter of this node does not answer. Metadata: none.</dd>
-%% </dl>
-%%
-%% Its handlers run in a process of their own and delay no lock.
 -module(canal_lock_telemetry).
 
 -export([emit/0, emit/2]).

@@ -51,9 +51,9 @@ defmodule CanalLock.Quorum do
   `docs/cluster.md`). `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to
   connect to members that are not connected. `:max_waiting` (default 10000) is the largest number of requests of this
   node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are
-  emitted as a telemetry event (`m::canal_lock_telemetry`). `:rules`, a map, has the constants of the protocol ("The
-  constants" in `docs/cluster.md`). The leases must be the same on all members, and so must `partitions`, if there are
-  more members than voters of a name.
+  emitted as a telemetry event (`m::canal_lock_quorum_telemetry`). `:rules`, a map, has the constants of the protocol
+  ("The constants" in `docs/cluster.md`). The leases must be the same on all members, and so must `partitions`, if there
+  are more members than voters of a name.
   """
   @type option ::
           {:members, [node, ...]}

@@ -87,9 +87,9 @@
 %% `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to connect to members that are
 %% not connected. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a
 %% time. `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if
-%% `telemetry' runs ({@link canal_lock_telemetry}). `rules': the constants of the protocol. The leases must be the same
-%% on all members, and so must `partitions', if there are more members than voters of a name; "The constants" in
-%% `docs/cluster.md' describes each.
+%% `telemetry' runs ({@link canal_lock_quorum_telemetry}). `rules': the constants of the protocol. The leases must be
+%% the same on all members, and so must `partitions', if there are more members than voters of a name; "The constants"
+%% in `docs/cluster.md' describes each.
 
 -type lock_info() :: #{
     node := node(),

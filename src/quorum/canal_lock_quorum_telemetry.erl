@@ -1,6 +1,16 @@
-%% @private
-%% Emits the totals of the quorum locks of this node as an event, if the application `telemetry' runs:
-%% canal_lock_telemetry describes it. This process is separate from the agent's, so a slow handler delays no lock.
+%% @doc Emits the totals of the quorum locks of this node as an event of `telemetry', if the application `telemetry'
+%% runs. canal_lock does not depend on `telemetry'.
+%%
+%% <dl>
+%% <dt>`[canal_lock, quorum, totals]'</dt>
+%% <dd>Once per `totals_interval_ms' (see {@link canal_lock_quorum:options()}). Measurements: the totals of {@link
+%% canal_lock_quorum:status/0}, of which `longest_wait_us' counts from the last event, and the current numbers
+%% `waiting', `held', `pending_unlocks', `queued', `longest_queue', `members', `members_connected' and `members_silent'
+%% (connected, but their voters do not answer). `queued' and `longest_queue' are left out on a client, and while the
+%% voter of this node does not answer. Metadata: none.</dd>
+%% </dl>
+%%
+%% Its handlers run in a process of their own, not in the agent, so a slow handler delays no lock.
 -module(canal_lock_quorum_telemetry).
 
 -behaviour(gen_server).
@@ -17,10 +27,12 @@
     is_reported = false :: boolean()
 }).
 
+%% @private
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
+%% @private
 init(#{totals := Totals, totals_interval_ms := Interval_ms}) ->
     State = #state{totals = Totals, interval_ms = Interval_ms},
     ok = start_timer(State),
@@ -30,12 +42,15 @@ start_timer(#state{interval_ms = Interval_ms}) ->
     _ = erlang:send_after(Interval_ms, self(), emit),
     ok.
 
+%% @private
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State}.
 
+%% @private
 handle_cast(_Request, State) ->
     {noreply, State}.
 
+%% @private
 handle_info(emit, State) ->
     ok = start_timer(State),
     {noreply, emit(State)};

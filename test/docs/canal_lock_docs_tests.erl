@@ -173,12 +173,21 @@ the_shell_shows_the_docs() ->
      || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Acquires a permit of Key for the calling process"]
     ].
 
-the_shell_shows_the_telemetry_event_test_() ->
-    {timeout, ?TIMEOUT_S, fun the_shell_shows_the_telemetry_event/0}.
+the_shell_shows_the_telemetry_events_test_() ->
+    {timeout, ?TIMEOUT_S, fun the_shell_shows_the_telemetry_events/0}.
 
-the_shell_shows_the_telemetry_event() ->
-    [Shown] = shell(["h(canal_lock_telemetry)."]),
-    ?assertNotEqual(nomatch, string:find(words(Shown), "[canal_lock, totals]")).
+the_shell_shows_the_telemetry_events() ->
+    Events = [
+        {"canal_lock_telemetry", "[canal_lock, totals]"},
+        {"canal_lock_quorum_telemetry", "[canal_lock, quorum, totals]"}
+    ],
+    [
+        begin
+            [Shown] = shell(["h(" ++ Module ++ ")."]),
+            ?assertNotEqual(nomatch, string:find(words(Shown), Event))
+        end
+     || {Module, Event} <- Events
+    ].
 
 %% A chunk is written again only if its source is newer. Only public modules have chunks.
 docs_follow_their_sources_test_() ->
@@ -190,7 +199,8 @@ docs_follow_their_sources() ->
     Chunks = fun() -> lists:sort(filelib:wildcard(filename:join(Folder, "chunks/*"))) end,
     make_docs(Folder),
     Made = Chunks(),
-    Public = ["canal_lock.chunk", "canal_lock_quorum.chunk", "canal_lock_telemetry.chunk"],
+    Modules = [canal_lock, canal_lock_quorum, canal_lock_quorum_telemetry, canal_lock_telemetry],
+    Public = [atom_to_list(Module) ++ ".chunk" || Module <- Modules],
     ?assertEqual(Public, [filename:basename(Chunk) || Chunk <- Made]),
     [One, Other | _] = Made,
     Old = {{2001, 1, 1}, {0, 0, 0}},
