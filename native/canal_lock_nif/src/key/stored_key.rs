@@ -89,7 +89,7 @@ impl Query<StoredKey> for EncodedTerm<'_> {
     /// A small key needs no memory, so it cannot fail.
     fn to_key(&self) -> Result<StoredKey, OutOfMemory> {
         if let [tag::INTERNED, address] = *self.words {
-            // SAFETY: `with_key` has these words from `Interned::words`, and keeps the interned key during the call.
+            // SAFETY: only `with_key` makes such words. It keeps the interned key during the call.
             let interned = unsafe { Interned::from_address(address) };
             return Ok(StoredKey(Form::Large(OnHeap::Interned(interned))));
         }
