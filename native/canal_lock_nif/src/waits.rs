@@ -4,7 +4,7 @@ use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
 use crate::enif::CallEnv;
 use crate::incarnation::{current, with_table, Incarnation};
-use crate::key::Reading;
+use crate::key::EncodedTerm;
 use crate::notice::{Message, RequestId};
 use crate::{caller::Caller, error::CallError};
 use permit_table::{inject, pin, Acquired, Demand, Given, NotHeld, Pin, WaitRequest, Waited};
@@ -172,7 +172,7 @@ const STEPS_PER_PIECE: usize = 4;
 /// The part of a timeslice that a piece takes.
 const PERCENT_OF_PIECE: i32 = 50;
 
-fn settle_piece(open: &Incarnation, pin: &Pin, key: &Reading<'_>, call: CallEnv<'_>) -> bool {
+fn settle_piece(open: &Incarnation, pin: &Pin, key: &EncodedTerm<'_>, call: CallEnv<'_>) -> bool {
     (0..STEPS_PER_PIECE).any(|_| open.table.settle(pin, key, call))
 }
 
