@@ -17,6 +17,7 @@ timeslice_test_() ->
         {"the manager uses a dirty scheduler only if there is something to free", fun dirty/0},
         {"opening a table counts reductions", fun open/0},
         {"ending the waits of a table counts reductions", fun end_waits/0},
+        {"each piece of the grants of a resize counts half a timeslice", fun resize/0},
         {"a step that finds nothing to do counts little", fun idle/0},
         {"a call with a key that takes long to read counts reductions", fun long_to_read/0},
         {"a call that stops reading a key that is too long counts reductions", fun too_long_to_read/0}
@@ -118,6 +119,16 @@ end_waits() ->
     ?assertEqual(2, Steps),
     ?assert(Reductions >= 1000 * (Steps + 1)),
     [receive {canal_lock, Ref, closed} -> ok end || Ref <- Refs],
+    ok = canal_lock_nif:close(Handle).
+
+resize() ->
+    Handle = opened(),
+    Refs = [Ref || _ <- lists:seq(1, 900), {waiting, Ref} <- [canal_lock:request(db, 0, 1)]],
+    ?assert(reductions(fun() -> more = canal_lock_nif:resize(db, 900, 1) end) >= 2000),
+    {Reductions, Steps} = run(fun() -> canal_lock_nif:settle(db) end),
+    ?assert(Steps > 0),
+    ?assert(Reductions >= 2000 * Steps),
+    [receive {canal_lock, Ref, {acquired, _}} -> ok end || Ref <- Refs],
     ok = canal_lock_nif:close(Handle).
 
 %% 10 us count as 1 % of a timeslice. Each of these calls takes at least 20 us.
