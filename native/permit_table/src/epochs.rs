@@ -33,7 +33,7 @@
 //! # Why not a crate
 //!
 //! In the prototype, a pair of calls with pins of crossbeam-epoch or seize took 16 ns more (docs/performance.md, "What
-//! was tried"). Those crates also free memory inside the calls. Here only two free: the sweep, and the manager of a
+//! was dropped"). Those crates also free memory inside the calls. Here only two free: the sweep, and the manager of a
 //! closed table.
 
 use crate::barrier;

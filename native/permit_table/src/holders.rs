@@ -117,6 +117,7 @@ impl<K> Holders<K> {
         if home_word == holder.word.get() {
             return Some(home);
         }
+        // Relaxed: a process must see only its own addition, and that of a giver that has told it.
         if home_word != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
             return None;
         }

@@ -127,6 +127,7 @@ struct Linking<'a> {
 
 impl Drop for Linking<'_> {
     fn drop(&mut self) {
+        // Release: a thread that sees LINKED, and enters at the head, finds it in the list.
         self.head.state.store(self.outcome, Ordering::Release);
     }
 }
@@ -162,6 +163,8 @@ impl Link {
     }
 
     /// If this link is unmarked and points to `expected`, makes it point to `new`.
+    ///
+    /// AcqRel: a thread that finds `new` sees its key and its word.
     pub(crate) fn redirect(&self, expected: *mut Link, new: *mut Link) -> bool {
         let ordering = ordering("k1_published_relaxed", Ordering::AcqRel);
         self.next
@@ -275,6 +278,7 @@ impl<K: Key> Keys<K> {
         self.reclaimed.load(Ordering::Relaxed)
     }
 
+    /// Relaxed: each head of an enclosing range is a correct entry. An old number only makes a walk longer.
     pub(crate) fn bits(&self) -> u32 {
         self.bits.load(Ordering::Relaxed)
     }

@@ -165,6 +165,8 @@ impl PermitCount {
 
     /// Releases `permits`, unless the key has a queue: then it returns false and changes nothing. The caller's own
     /// record shows that they are out, so the count cannot fall below 0 (P5).
+    ///
+    /// AcqRel: the other half of `acquire`. And the permits are off the record before the key can die (H2).
     #[inline(always)]
     pub(crate) fn release(&self, permits: u64) -> bool {
         // Relaxed: the swap orders.
