@@ -49,26 +49,15 @@ fold_queues(Add, Result) ->
 %% Keys whose count differs from the records of their holders.
 -spec audit() -> [{canal_lock:key(), Counted :: non_neg_integer(), Held :: non_neg_integer()}].
 audit() ->
-    Held = fold_permits(fun(Permits, Sums) -> lists:foldl(fun add_held/2, Sums, Permits) end, #{}),
-    Compare = fun(Keys, Before) -> lists:foldl(fun(Key, Result) -> compare(Key, Held, Result) end, Before, Keys) end,
-    case fold_keys(Compare, {[], 0}) of
-        {Differing, Found} when Found =:= map_size(Held) -> Differing;
-        {Differing, _} -> [{Key, 0, Sum} || {Key, Sum} <- maps:to_list(uncounted(Held))] ++ Differing
-    end.
+    Held = fold_permits(fun(Permits, Rows) -> lists:foldl(fun add_held/2, Rows, Permits) end, #{}),
+    Both = fold_keys(fun(Keys, Rows) -> lists:foldl(fun add_counted/2, Rows, Keys) end, Held),
+    [{Key, Counted, Sum} || {Key, {Counted, Sum}} <- maps:to_list(Both), Counted =/= Sum].
 
-add_held({_Pid, Key, Permits}, Sums) ->
-    maps:update_with(Key, fun(Sum) -> Sum + Permits end, Permits, Sums).
+add_held({_Pid, Key, Permits}, Rows) ->
+    maps:update_with(Key, fun({0, Sum}) -> {0, Sum + Permits} end, {0, Permits}, Rows).
 
-compare({Key, Count}, Held, {Differing, Found}) ->
-    case Held of
-        #{Key := Count} -> {Differing, Found + 1};
-        #{Key := Sum} -> {[{Key, Count, Sum} | Differing], Found + 1};
-        #{} -> {[{Key, Count, 0} | Differing], Found}
-    end.
-
-%% Keys that holders have records of, but whose count is 0.
-uncounted(Held) ->
-    fold_keys(fun(Keys, Rest) -> maps:without([Key || {Key, _} <- Keys], Rest) end, Held).
+add_counted({Key, Counted}, Rows) ->
+    maps:update_with(Key, fun({_, Sum}) -> {Counted, Sum} end, {Counted, 0}, Rows).
 
 pieces(Piece, Start) ->
     fold(Piece, Start, fun lists:append/2, []).

@@ -19,7 +19,8 @@ view_test_() ->
         {"P9: the views return keys that are very deep or wide", fun deep/0},
         {"the views return a key whose original term is garbage", fun outlives/0},
         {"held/1 is empty for dead processes and for pids that share a slot with a holder", fun not_there/0},
-        {"processes of other nodes: holders and unknown ones", fun other_nodes/0}
+        {"processes of other nodes: holders and unknown ones", fun other_nodes/0},
+        {"audit/0 lists keys whose count and records differ", fun differing/0}
     ]).
 
 %% The slot of a process stores two keys; a separate table stores the others. The keys in the slot of one process are in
@@ -150,6 +151,23 @@ other_nodes() ->
     test_await:value([], fun() -> canal_lock:held(Known) end),
     views_show(#{Here => #{db => 1}, Known => #{}}),
     ?assertEqual([none, Other], [canal_lock_nif:proxy_of(Pid) || Pid <- [Known, Second]]).
+
+%% The records are read before the counts, so the answers differ while permits are acquired and released.
+differing() ->
+    Busy = spawn_link(fun() ->
+        {acquired, 1} = canal_lock:acquire(kept, 2, 1),
+        acquire_and_release()
+    end),
+    lists:foreach(fun(Row) ->
+        test_await:value(true, fun() -> lists:member(Row, canal_lock:audit()) end)
+    end, [{db, 0, 1}, {db, 1, 0}, {kept, 1, 2}, {kept, 2, 1}]),
+    true = unlink(Busy),
+    ok = test_worker:kill(Busy).
+
+acquire_and_release() ->
+    [{acquired, _} = canal_lock:acquire(Key, 2, 1) || Key <- [db, kept]],
+    [ok = canal_lock:release(Key) || Key <- [db, kept]],
+    acquire_and_release().
 
 pids_of_other_nodes() ->
     #{from_other_nodes := Terms} = maps:from_list(test_key_terms:by_kind()),
