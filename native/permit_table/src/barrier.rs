@@ -38,9 +38,7 @@ use crate::inject;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-#[cfg(all(any(not(target_os = "linux"), miri), not(loom)))]
-use fences as imp;
-#[cfg(all(target_os = "linux", not(any(loom, miri))))]
+#[cfg(not(loom))]
 use membarrier as imp;
 #[cfg(loom)]
 use model as imp;
@@ -71,13 +69,18 @@ pub(crate) fn refused() -> u64 {
     REFUSED.load(Relaxed)
 }
 
-#[cfg(all(target_os = "linux", not(any(loom, miri))))]
+#[cfg(not(loom))]
 mod membarrier {
+    use std::ffi::c_int;
     use std::sync::atomic::{compiler_fence, fence, AtomicU8, Ordering};
 
     const UNKNOWN: u8 = 0;
     pub(super) const ASYMMETRIC: u8 = 1;
     const FENCED: u8 = 2;
+
+    /// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` and its registration. `libc` has them on Linux only.
+    const BARRIER: c_int = 1 << 3;
+    const REGISTER: c_int = 1 << 4;
 
     /// Set before the first pin of any thread, and constant afterwards.
     pub(super) static MODE: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -101,37 +104,22 @@ mod membarrier {
 
     pub(super) fn heavy() -> bool {
         fence(Ordering::SeqCst);
-        MODE.load(Ordering::Relaxed) == FENCED || call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        MODE.load(Ordering::Relaxed) == FENCED || call(BARRIER)
     }
 
     pub(super) fn register() -> bool {
-        call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+        call(REGISTER)
     }
 
-    pub(super) fn call(command: libc::c_int) -> bool {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub(super) fn call(command: c_int) -> bool {
         // SAFETY: the call takes integers and accesses no memory of this process.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
-}
 
-#[cfg(all(any(not(target_os = "linux"), miri), not(loom)))]
-mod fences {
-    use std::sync::atomic::{fence, Ordering};
-
-    pub(crate) fn choose() {}
-
-    #[inline(always)]
-    pub(crate) fn light(_thread: usize) {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn heavy() -> bool {
-        fence(Ordering::SeqCst);
-        true
-    }
-
-    pub(super) fn register() -> bool {
-        true
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    fn call(_command: c_int) -> bool {
+        false
     }
 }
 
