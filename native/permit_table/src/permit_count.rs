@@ -95,20 +95,13 @@ impl From<Capacity> for Demand {
     }
 }
 
+/// The result of [`Table::acquire`](crate::Table::acquire).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// At the instant of the read, the number of permits out was not below the capacity.
+pub enum Acquired {
+    /// The caller has the permits. The number of permits of the key out, these included.
+    Permit(u64),
+    /// The capacity did not allow that many more. Nothing has changed.
     Full,
-    /// The key has been reclaimed. The caller must look it up again.
-    Dead,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idleness {
-    /// Permits are out, or there was an acquire since the last sweep: the key stays.
-    Kept,
-    /// There was no acquire since the last sweep. The key is dead now, and the sweep must unlink it.
-    Dead,
 }
 
 #[derive(Debug)]
@@ -137,19 +130,20 @@ impl PermitCount {
         CountSeen(self.word.load(Ordering::Acquire))
     }
 
-    /// Takes the permits if the capacity allows that many more (P1). Returns the number of permits out, with these.
+    /// Takes the permits if the capacity allows that many more (P1). Returns `None` if the key has been reclaimed: the
+    /// caller must look it up again.
     ///
     /// A grant takes effect at the successful compare-and-swap, a refusal at the read that showed the count. A failed
     /// swap means that another caller made progress. It is a reason neither to refuse nor to stop.
     ///
     /// AcqRel: what a holder wrote before its release is visible to the caller that takes the permit next.
     #[inline(always)]
-    pub(crate) fn acquire(&self, demand: Demand) -> Result<u64, Refusal> {
+    pub(crate) fn acquire(&self, demand: Demand) -> Option<Acquired> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let seen = CountSeen(word);
             let Some(out) = seen.admits(demand) else {
-                return Err(seen.refusal());
+                return (!seen.is_dead()).then_some(Acquired::Full);
             };
             match self.word.compare_exchange_weak(
                 word,
@@ -157,7 +151,7 @@ impl PermitCount {
                 ordering("p1_acquired_relaxed", Ordering::AcqRel),
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Ok(out),
+                Ok(_) => return Some(Acquired::Permit(out)),
                 Err(now) => word = now,
             }
         }
@@ -222,8 +216,9 @@ impl PermitCount {
         }
     }
 
-    /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance.
-    pub(crate) fn sweep(&self) -> Idleness {
+    /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance. Returns true
+    /// if the key is dead, so that the sweep must unlink it.
+    pub(crate) fn sweep(&self) -> bool {
         // With a queue the word is none of these three.
         // Acquire: operations under the key's permits, and the records of these permits, happen before its death (H2).
         //
@@ -239,19 +234,15 @@ impl PermitCount {
             0 => (0, DEAD),
             USED => (USED, 0),
             // A step of the sweep killed it and then panicked. It is still linked.
-            DEAD => return Idleness::Dead,
-            _ => return Idleness::Kept,
+            DEAD => return true,
+            _ => return false,
         };
         // A failed swap means that a caller acquired in between: the key is in use.
-        match self.word.compare_exchange(
-            before,
-            next,
-            ordering("p8_swept_relaxed", Ordering::AcqRel),
-            Ordering::Acquire,
-        ) {
-            Ok(_) if next == DEAD => Idleness::Dead,
-            _ => Idleness::Kept,
-        }
+        let ordering = ordering("p8_swept_relaxed", Ordering::AcqRel);
+        let swapped = self
+            .word
+            .compare_exchange(before, next, ordering, Ordering::Acquire);
+        swapped.is_ok() && next == DEAD
     }
 }
 
@@ -279,24 +270,6 @@ impl CountSeen {
     pub(crate) fn is_dead(self) -> bool {
         self.0 == DEAD
     }
-
-    /// Why it does not admit a demand.
-    #[inline(always)]
-    fn refusal(self) -> Refusal {
-        if self.is_dead() {
-            Refusal::Dead
-        } else {
-            Refusal::Full
-        }
-    }
-}
-
-/// The bucket view of a count, for display: the number of full buckets, and the number of permits in the next one.
-///
-/// # Panics
-/// If `max_per` is 0: then there is no such view.
-pub fn bucket_view(permits: u64, max_per: u64) -> (u64, u64) {
-    (permits / max_per, permits % max_per)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -370,9 +343,10 @@ mod tests {
                 let out = word.permits().unwrap();
                 match call {
                     Call::Acquire { buckets, times } => for _ in 0..times {
-                        let ours = word.acquire(Capacity::of(max_per, buckets as u64).into()).ok();
-                        prop_assert_eq!(ours, vector.acquire(max_per, buckets));
-                        used |= ours.is_some();
+                        let ours = word.acquire(Capacity::of(max_per, buckets as u64).into());
+                        let expected = vector.acquire(max_per, buckets);
+                        used |= expected.is_some();
+                        prop_assert_eq!(ours, Some(expected.map_or(Acquired::Full, Acquired::Permit)));
                     },
                     // By a holder, or because a holder died.
                     Call::Release { times } => {
@@ -381,23 +355,22 @@ mod tests {
                     }
                     Call::Sweep if out == 0 && !used => {
                         // The second visit is that of the step after one that panicked.
-                        prop_assert_eq!([(); 2].map(|_| word.sweep()), [Idleness::Dead; 2]);
+                        prop_assert_eq!([(); 2].map(|_| word.sweep()), [true; 2]);
                         prop_assert_eq!(word.permits(), None);
                         prop_assert_eq!(word.read().admits(Capacity::MAX.into()), None);
-                        prop_assert_eq!(word.read().refusal(), Refusal::Dead);
-                        prop_assert_eq!(word.acquire(Capacity::MAX.into()), Err(Refusal::Dead));
+                        prop_assert_eq!(word.acquire(Capacity::MAX.into()), None);
                         // The state that the next caller creates.
                         word = PermitCount::with_permits(1);
                         used = true;
                         prop_assert_eq!(vector.acquire(max_per, 1), Some(1));
                     }
                     Call::Sweep => {
-                        prop_assert_eq!(word.sweep(), Idleness::Kept);
+                        prop_assert!(!word.sweep());
                         used &= out > 0;
                     }
                 }
                 let out = word.permits().unwrap();
-                prop_assert_eq!(expand(bucket_view(out, max_per), max_per), vector.view());
+                prop_assert_eq!(expand((out / max_per, out % max_per), max_per), vector.view());
             }
         }
 
@@ -420,19 +393,19 @@ mod tests {
                     let capacity = capacity.min(u128::from(Capacity::MAX.0));
                     let granted = u128::from(out) + u128::from(permits) <= capacity;
                     out += if granted { permits } else { 0 };
-                    let expected = if granted { Ok(out) } else { Err(Refusal::Full) };
+                    let expected = if granted { Acquired::Permit(out) } else { Acquired::Full };
                     let ours = Capacity::of(max_per, buckets);
                     let ours = Demand::of(ours, NonZeroU64::new(permits).unwrap());
                     prop_assert_eq!(ours.is_satisfiable(), u128::from(permits) <= capacity);
                     prop_assert_eq!(word.read().admits(ours).is_some(), granted);
-                    prop_assert_eq!(word.acquire(ours), expected);
+                    prop_assert_eq!(word.acquire(ours), Some(expected));
                 } else if permits <= out {
                     prop_assert_eq!(word.release(permits), !has_queue);
                     out -= if has_queue { 0 } else { permits };
                 }
                 prop_assert_eq!(word.permits(), Some(out));
                 if has_queue {
-                    prop_assert_eq!(word.sweep(), Idleness::Kept);
+                    prop_assert!(!word.sweep());
                 }
             }
         }

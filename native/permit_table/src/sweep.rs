@@ -26,7 +26,7 @@ use crate::keys::{
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{free, reserve};
-use crate::{budget::Budget, inject, permit_count::Idleness};
+use crate::{budget::Budget, inject};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -185,16 +185,15 @@ impl<K: Key> Sweep<K> {
         self.reserve()?;
         // SAFETY: found in the list, under the pin.
         let alive = unsafe { node.as_ref() };
-        match alive.count.sweep() {
-            Idleness::Dead => {
-                inject::panic();
-                Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
-                keys.count_reclaimed();
-                self.unstamped.push(Retired::Node(node));
-            }
+        if alive.count.sweep() {
+            inject::panic();
+            Self::unlink(pin, keys, node.as_ptr().cast::<Link>());
+            keys.count_reclaimed();
+            self.unstamped.push(Retired::Node(node));
+        } else {
             // Since the table grew, no insertion may have linked the head of this range. Without it, lookups of this
             // key start at an ancestor.
-            Idleness::Kept => keys.link_head(pin, alive.order()),
+            keys.link_head(pin, alive.order());
         }
         Ok(())
     }

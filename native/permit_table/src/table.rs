@@ -19,7 +19,7 @@ use crate::holder::Holder;
 use crate::holders::Holders;
 use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
-use crate::permit_count::{Demand, PermitCount, Refusal};
+use crate::permit_count::{Acquired, Demand, PermitCount};
 use crate::queues::{NoNotice, Notice, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
@@ -31,15 +31,6 @@ use std::cell::Cell;
 use std::hash::Hash;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-
-/// The result of [`Table::acquire`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acquired {
-    /// The caller has the permits. The number of permits of the key out, these included.
-    Permit(u64),
-    /// The capacity did not allow that many more. Nothing has changed.
-    Full,
-}
 
 /// Current size and cost of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,11 +163,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         node: &Node<K>,
         demand: Demand,
     ) -> Result<Option<Acquired>, OutOfMemory> {
-        match self.try_acquire_node(slot, node, demand)? {
-            Ok(out) => Ok(Some(Acquired::Permit(out))),
-            Err(Refusal::Full) => Ok(Some(self.refuse(pin))),
-            Err(Refusal::Dead) => Ok(None),
+        let acquired = self.try_acquire_node(slot, node, demand)?;
+        if let Some(Acquired::Full) = acquired {
+            self.refuse(pin);
         }
+        Ok(acquired)
     }
 
     /// P9 depends on the order of the steps: reserve an entry of the record, change the count, write the record. The
@@ -187,18 +178,18 @@ impl<K: Key, N: Notice> Table<K, N> {
         slot: &Slot<K>,
         node: &Node<K>,
         demand: Demand,
-    ) -> Result<Result<u64, Refusal>, OutOfMemory> {
+    ) -> Result<Option<Acquired>, OutOfMemory> {
         let entry = slot.reserve(Some(node))?;
         inject::panic();
         let acquired = node.count.acquire(demand);
-        if acquired.is_ok() {
+        if let Some(Acquired::Permit(_)) = acquired {
             slot.record(entry, node, demand.permits);
         }
         Ok(acquired)
     }
 
     #[inline(always)]
-    pub(crate) fn refuse(&self, pin: &Pin) -> Acquired {
+    fn refuse(&self, pin: &Pin) -> Acquired {
         self.counters.count(pin, Event::Refused);
         Acquired::Full
     }

@@ -9,7 +9,7 @@ use crate::epochs::Pin;
 use crate::holder::Holder;
 use crate::keys::{Inserted, Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
-use crate::permit_count::{Capacity, Demand, PermitCount};
+use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
 use crate::queues::{NewWaiter, Notice, QueueGuard, Undistributed};
 use crate::slot::Slot;
 use crate::table::Table;
@@ -134,7 +134,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             number: None,
         };
         // WAITERS is set by now (P12).
-        if let Ok(out) = self.try_acquire_node(slot, node, request.demand)? {
+        if let Some(Acquired::Permit(out)) = self.try_acquire_node(slot, node, request.demand)? {
             return Ok(Waited::Permit(out));
         }
         let waiter = NewWaiter {
