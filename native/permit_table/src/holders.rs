@@ -118,7 +118,7 @@ impl<K> Holders<K> {
             return Some(home);
         }
         // Relaxed: a process must see only its own addition, and that of a giver that has told it.
-        if home_word != RETIRING && home.displaced().load(Ordering::Relaxed) == 0 {
+        if home_word != RETIRING && home.displaced.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.find_slow(holder)
@@ -153,7 +153,7 @@ impl<K> Holders<K> {
             };
             // AcqRel: H5.
             let ordering = ordering("h5_count_read_relaxed", Ordering::AcqRel);
-            if home.displaced().fetch_add(0, ordering) > 0 {
+            if home.displaced.fetch_add(0, ordering) > 0 {
                 if let Ok(given) = self.search_displaced(holder) {
                     return Ok(given);
                 }
@@ -173,7 +173,7 @@ impl<K> Holders<K> {
         };
         inject::panic();
         watch()?;
-        claimed.slot.assign(holder.word);
+        claimed.slot.assign(holder.word());
         let slot = claimed.slot;
         mem::forget(claimed);
         Ok(slot)
@@ -211,7 +211,7 @@ impl<K> Holders<K> {
             if !watch()? {
                 return Ok(None);
             }
-            slot.assign(holder.word);
+            slot.assign(holder.word());
             let displaced = made.displaced.take();
             return Ok(Some((slot, displaced)));
         }
@@ -352,7 +352,7 @@ impl<K> Holders<K> {
         slot.occupy();
         // AcqRel: H5.
         let ordering = ordering("h5_count_changed_relaxed", Ordering::AcqRel);
-        home.displaced().fetch_add(1, ordering);
+        home.displaced.fetch_add(1, ordering);
         Ok((slot, displaced))
     }
 
@@ -367,7 +367,7 @@ impl<K> Holders<K> {
         let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
         let removed = displaced.remove(holder.word.get(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
-        home.displaced().fetch_sub(1, Ordering::Relaxed);
+        home.displaced.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: `displace` allocated it. No call finds it any more (H1), and readers hold this lock.
         unsafe {
             let released = removed.as_ref().released_by_holder();
@@ -399,7 +399,7 @@ struct Claimed<'a, K> {
 impl<K> Drop for Claimed<'_, K> {
     fn drop(&mut self) {
         // First, because readers that have the displaced slots locked wait while it is RETIRING.
-        self.slot.discard();
+        self.slot.assign(RELEASING);
         self.holders.vacate(self.holder, self.slot);
     }
 }

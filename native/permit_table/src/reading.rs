@@ -114,7 +114,7 @@ impl<K> Slot<K> {
         let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
         // A key that is released and acquired again can move from the first inline key to the second during this. It
         // must not be reported twice: the later read counts.
-        let [first, second] = self.inline().each_ref().map(|key| key.read(pin));
+        let [first, second] = self.inline.each_ref().map(|key| key.read(pin));
         let is_moved =
             |(node, _): &(&Node<K>, u64)| second.is_some_and(|(other, _)| ptr::eq(other, *node));
         let mut inline = [first.filter(|first| !is_moved(first)), second];

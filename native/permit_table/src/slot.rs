@@ -68,7 +68,6 @@ use crate::sync::{
     fence, ordering, yield_now, AtomicPtr, AtomicU32, AtomicU64, OneWriter, Ordering,
 };
 use equivalent::Equivalent;
-use std::num::NonZeroU64;
 use std::ptr::{self, NonNull};
 
 /// Instead of an identity word: no process has the slot.
@@ -110,8 +109,8 @@ pub(crate) struct Slot<K> {
     /// The identity word of its process, or [`FREE`], [`RETIRING`] or [`RELEASING`].
     holder: AtomicU64,
     /// The number of processes with this place whose slots are displaced (H4).
-    displaced: AtomicU32,
-    inline: [InlineKey<K>; INLINE],
+    pub(crate) displaced: AtomicU32,
+    pub(crate) inline: [InlineKey<K>; INLINE],
     /// Stays with the slot when its process dies, because a reader may be using it.
     overflow: AtomicPtr<Overflow<K>>,
     /// Permits that the processes of this slot have released themselves. Counted here because a release has this cache
@@ -186,15 +185,11 @@ impl<K> Slot<K> {
             .is_ok()
     }
 
-    /// Ends the state RETIRING of a slot that the caller has occupied or made: it belongs to this process now.
-    pub(crate) fn assign(&self, word: NonZeroU64) {
+    /// Ends the state RETIRING of a slot that the caller has occupied or made. `word` is the identity word of its
+    /// process now, or [`RELEASING`]: no process has it.
+    pub(crate) fn assign(&self, word: u64) {
         // Release: a thread that finds the word sees what the slot was before.
-        self.holder.store(word.get(), Ordering::Release);
-    }
-
-    /// Ends the state RETIRING of a slot that the caller has occupied. No process has it.
-    pub(crate) fn discard(&self) {
-        self.holder.store(RELEASING, Ordering::Release);
+        self.holder.store(word, Ordering::Release);
     }
 
     /// Replaces the identity word `word` by RETIRING. Returns the previous value. If several threads try, one succeeds.
@@ -233,16 +228,6 @@ impl<K> Slot<K> {
         // Release: the next process that gets the slot finds it empty.
         let ordering = ordering("h1_vacated_relaxed", Ordering::Release);
         self.holder.store(FREE, ordering);
-    }
-
-    #[inline(always)]
-    pub(crate) fn displaced(&self) -> &AtomicU32 {
-        &self.displaced
-    }
-
-    #[inline(always)]
-    pub(crate) fn inline(&self) -> &[InlineKey<K>; INLINE] {
-        &self.inline
     }
 
     /// The overflow, if it has been made. For calls of the process itself, and for readers.
@@ -320,20 +305,18 @@ impl<K> Slot<K> {
         key.permits.store(permits + more, ordering);
     }
 
-    /// Removes one permit of the key from the record, if it is an inline key. Then `lower` lowers the count.
+    /// Removes one permit of the key from the record, if it is an inline key. Then `lower` lowers the count. Returns
+    /// whether it has.
     #[inline(always)]
     pub(crate) fn release_inline<Q: Equivalent<K>>(
         &self,
         query: &Q,
         lower: impl Fn(&Node<K>),
-    ) -> Result<(), NotHeld> {
+    ) -> bool {
         self.writer.check();
         // Not a loop, because the compiler does not unroll it.
         let [first, second] = &self.inline;
-        if self.release_key(first, query, &lower) || self.release_key(second, query, &lower) {
-            return Ok(());
-        }
-        Err(NotHeld)
+        self.release_key(first, query, &lower) || self.release_key(second, query, &lower)
     }
 
     #[inline(always)]
@@ -361,27 +344,22 @@ impl<K> Slot<K> {
         true
     }
 
-    /// As [`Slot::release_inline`], if the key is in the overflow.
-    #[cold]
-    pub(crate) fn release_overflow<Q: Equivalent<K>>(
+    /// Removes one permit of the key from the record, if it is in the overflow. The caller lowers the count.
+    pub(crate) fn take_overflow<Q: Equivalent<K>>(
         &self,
         query: &Q,
         order: impl FnOnce() -> u64,
-        lower: impl Fn(&Node<K>),
-    ) -> Result<(), NotHeld> {
-        let overflow = self.overflow().ok_or(NotHeld)?;
+    ) -> Option<&Node<K>> {
+        let overflow = self.overflow()?;
         inject::panic();
         let order = order();
         let mut record = overflow.lock();
-        let (node, _) = record.held(query, order).ok_or(NotHeld)?;
-        // SAFETY: it is on record with a permit (O1), which the count includes until `lower` is called.
+        let (node, _) = record.held(query, order)?;
+        // SAFETY: it is on record with a permit (O1), which the count includes until the caller lowers it.
         let node = unsafe { node.as_ref() };
         record.take(node, 1);
-        // Not under the lock (O3).
-        drop(record);
         self.count_releases(1);
-        lower(node);
-        Ok(())
+        Some(node)
     }
 
     /// A request that waits, of a dead process.
@@ -389,28 +367,23 @@ impl<K> Slot<K> {
         self.overflow_of_dead()?.lock().any_wait()
     }
 
-    /// Removes the permits of all keys from the record of a dead process, one key after the other, and calls `lower`
-    /// with each, to lower the count. A panic can occur between two keys or in `lower`, but not between the removal of
-    /// a key and the call.
-    pub(crate) fn release_all(&self, mut lower: impl FnMut(&Node<K>, u64)) {
+    /// Removes the permits of a key from the record of a dead process. The caller lowers the count of the node.
+    pub(crate) fn take_any(&self) -> Option<(&Node<K>, u64)> {
         self.writer.check();
-        // SAFETY: permits > 0 (H2, O1), and only this thread changes that (H1, O2).
-        let mut lower = |node: NonNull<Node<K>>, permits| lower(unsafe { node.as_ref() }, permits);
-        for key in &self.inline {
-            inject::panic();
-            let permits = key.permits.swap(0, Ordering::AcqRel);
-            if let Some(node) = NonNull::new(key.node.load(Ordering::Relaxed)) {
-                if permits > 0 {
-                    lower(node, permits);
-                }
+        inject::panic();
+        let held = |key: &&InlineKey<K>| key.permits.load(Ordering::Relaxed) > 0;
+        let (node, permits) = match self.inline.iter().find(held) {
+            Some(key) => {
+                let permits = key.permits.swap(0, Ordering::AcqRel);
+                (key.node.load(Ordering::Relaxed), permits)
             }
-        }
-        let pop = |overflow: &Overflow<K>| overflow.lock().pop();
-        while let Some((node, permits)) = self.overflow_of_dead().and_then(pop) {
-            // The overflow is not locked any more (O3).
-            lower(node, permits);
-            inject::panic();
-        }
+            None => {
+                let (node, permits) = self.overflow_of_dead()?.lock().pop()?;
+                (node.as_ptr(), permits)
+            }
+        };
+        // SAFETY: permits > 0 (H2, O1), and only this thread changes that (H1, O2).
+        Some((unsafe { &*node }, permits))
     }
 
     /// The permits of a key on the record, and its node.

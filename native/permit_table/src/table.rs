@@ -27,7 +27,6 @@ use crate::sync::Mutex;
 use crate::{barrier, budget::Budget, epochs::Pin, inject};
 use ahash::RandomState;
 use equivalent::Equivalent;
-use std::cell::Cell;
 use std::hash::Hash;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -264,7 +263,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         context: N::Context<'_>,
     ) -> bool {
         self.release_inline(pin, holder, query, context)
-            || self.release_overflow(pin, holder, query, context)
+            || self.release_overflow(holder, query, context)
     }
 
     /// As [`Table::release_known`], for a key in the slot itself: the latest key and one more. Nothing is hashed.
@@ -278,22 +277,24 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> bool {
         let lower = |node: &Node<K>| self.lower(node, 1, context);
         let slot = self.holders.find(holder);
-        slot.is_some_and(|slot| slot.release_inline(query, lower).is_ok())
+        slot.is_some_and(|slot| slot.release_inline(query, lower))
     }
 
     /// As [`Table::release_known`], for all other keys: those in the overflow of the slot.
     #[cold]
-    pub fn release_overflow<Q: Hash + Equivalent<K>>(
+    fn release_overflow<Q: Hash + Equivalent<K>>(
         &self,
-        _pin: &Pin,
         holder: Holder,
         query: &Q,
         context: N::Context<'_>,
     ) -> bool {
-        let lower = |node: &Node<K>| self.lower(node, 1, context);
-        let order = || self.order(query);
         let slot = self.holders.find(holder);
-        slot.is_some_and(|slot| slot.release_overflow(query, order, lower).is_ok())
+        let taken = slot.and_then(|slot| slot.take_overflow(query, || self.order(query)));
+        if let Some(node) = taken {
+            // The overflow is not locked any more (O3).
+            self.lower(node, 1, context);
+        }
+        taken.is_some()
     }
 
     /// Releases several permits of a key: all or none.
@@ -364,42 +365,31 @@ impl<K: Key, N: Notice> Table<K, N> {
         mut is_reused: impl FnMut() -> bool,
         context: N::Context<'_>,
     ) -> u64 {
-        let released = Cell::new(0);
+        let mut released = 0;
         let mut retired = None;
         let mut attempt = || {
             retired = retired.or_else(|| self.holders.retire(holder, &mut is_reused));
-            if let Some(slot) = retired {
-                self.release_slot(pin, slot, &released, context);
-                self.holders.vacate(holder, slot);
+            let Some(slot) = retired else {
+                return;
+            };
+            // First its requests, because they can be granted permits until they end (W5).
+            while let Some(wait) = slot.any_wait() {
+                // SAFETY: pinned before. If it does not wait any more, it has left the record too (W5).
+                unsafe { self.queues.cancel(pin, &wait, |_| true, context) };
             }
+            while let Some((node, permits)) = slot.take_any() {
+                // Nothing can panic between these two.
+                released += permits;
+                self.lower(node, permits, context);
+            }
+            self.holders.vacate(holder, slot);
         };
         // After a panic (a bug), tries once more, with the slot that it had: no word leads to that slot any more.
         if catch_unwind(AssertUnwindSafe(&mut attempt)).is_err() {
             attempt();
         }
-        self.counters
-            .add(pin, Event::ReleasedByDeath, released.get());
-        released.get()
-    }
-
-    /// Ends the requests of a dead process, and then releases its permits, with those that its requests were granted
-    /// (W5).
-    fn release_slot(
-        &self,
-        pin: &Pin,
-        slot: &Slot<K>,
-        released: &Cell<u64>,
-        context: N::Context<'_>,
-    ) {
-        while let Some(wait) = slot.any_wait() {
-            // SAFETY: pinned before. If it does not wait any more, it has left the record too (W5).
-            unsafe { self.queues.cancel(pin, &wait, |_| true, context) };
-        }
-        slot.release_all(|node, permits| {
-            released.set(released.get() + permits);
-            self.lower(node, permits, context);
-        });
-        inject::panic();
+        self.counters.add(pin, Event::ReleasedByDeath, released);
+        released
     }
 
     /// The number of permits of a key that are out.

@@ -790,7 +790,7 @@ fn o1_release_takes_from_the_slot_then_from_its_overflow() {
     assert_eq!(give(&table, holder(1), holder(2), 7, 4), Given::NotHeld);
     assert_eq!(release_many(&table, holder(1), 7, 4), Err(NotHeld));
     let inline = || table.release_inline(&pin(), holder(1), &NameQuery(7), ());
-    let further = || table.release_overflow(&pin(), holder(1), &NameQuery(7), ());
+    let further = || table.release_known(&pin(), holder(1), &NameQuery(7), ());
     assert_eq!([inline(), inline(), inline()], [true, true, false]);
     assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(4))]);
     assert_eq!([further(), further(), further(), further()], [true; 4]);

@@ -207,9 +207,8 @@ pub fn acquire_watched(
 
 pub fn release(table: &Table<Name>, holder: Holder, key: u64) -> Result<(), NotHeld> {
     let (pin, key) = (pin(), NameQuery(key));
-    // In the order of the NIF.
-    let is_inline = table.release_inline(&pin, holder, &key, ());
-    if is_inline || table.release_overflow(&pin, holder, &key, ()) {
+    // As the NIF does.
+    if table.release_known(&pin, holder, &key, ()) {
         return Ok(());
     }
     table.release(&pin, holder, &key, ())
