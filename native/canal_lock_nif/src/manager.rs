@@ -3,7 +3,7 @@
 use crate::enif::{self, CallEnv};
 use crate::incarnation::{self, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
 use crate::{error::CallError, key::interned};
-use permit_table::{inject, pin, Budget, Progress};
+use permit_table::{inject, pin, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Encoder, Env, NifResult, ResourceArc, Term};
 
@@ -71,13 +71,10 @@ fn close(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
 /// the VM.
 #[rustler::nif]
 fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
-    let mut budget = Budget::of(units);
     let pin = pin();
-    let progress = match handle.gate.incarnation(&pin) {
-        Some(open) => open.table.sweep_step(&mut budget),
-        None => Progress::Done,
-    };
-    let percent = (budget.spent() / UNITS_PER_PERCENT).clamp(1, 100);
+    let open = handle.gate.incarnation(&pin);
+    let (progress, spent) = open.map_or((Progress::Done, 0), |open| open.table.sweep_step(units));
+    let percent = (spent / UNITS_PER_PERCENT).clamp(1, 100);
     consume_timeslice(env, percent as i32);
     progress_atom(progress)
 }

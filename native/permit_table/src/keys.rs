@@ -77,7 +77,7 @@ const MARK: usize = 1;
 pub(crate) struct Link {
     /// The next link or null, plus [`MARK`].
     next: AtomicPtr<Link>,
-    order: u64,
+    pub(crate) order: u64,
 }
 
 /// An entry point into the list.
@@ -106,7 +106,7 @@ pub(crate) struct Node<K> {
 }
 
 pub(crate) struct Keys<K> {
-    heads: LazyArray<Head, CHUNK>,
+    pub(crate) heads: LazyArray<Head, CHUNK>,
     /// The number of ranges is `2^bits`.
     bits: AtomicU32,
     len: AtomicUsize,
@@ -180,10 +180,6 @@ impl Link {
                 return next;
             }
         }
-    }
-
-    pub(crate) fn order(&self) -> u64 {
-        self.order
     }
 
     /// This link as a node, or `None` if it belongs to a head.
@@ -289,10 +285,6 @@ impl<K: Key> Keys<K> {
         let _ = self
             .bits
             .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    pub(crate) fn heads(&self) -> &LazyArray<Head, CHUNK> {
-        &self.heads
     }
 
     /// The node of a key. Writes nothing (P2).

@@ -16,7 +16,7 @@
 //!       |    \         |    waiters of a key
 //!       |     \    holders.rs   |
 //!       |      \   process ->   |
-//!       |       \    slot       |                     budget.rs      work of one step
+//!       |       \    slot       |
 //!       |        \    |         |                     memory.rs      fallible allocation
 //!  permit_count.rs \  slot.rs   |                     sync.rs        atomics, or loom's
 //!     one word is   \ record of |                     inject.rs      injected panics and failures, for tests
@@ -89,7 +89,6 @@ pub(crate) mod sync;
 
 mod barrier;
 
-mod budget;
 mod counters;
 mod epochs;
 mod holder;
@@ -120,7 +119,6 @@ mod allocated;
 
 #[cfg(loom)]
 pub use barrier::use_fences;
-pub use budget::Budget;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp, thread_of};

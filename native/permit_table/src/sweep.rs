@@ -21,12 +21,12 @@
 //! whatever was inserted in front of it. Memory that the step had unlinked is in `unstamped`, and gets the next stamp.
 
 use crate::epochs::{self, Pin};
+use crate::inject;
 use crate::keys::{
     cost_of_freeing, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{free, reserve};
-use crate::{budget::Budget, inject};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 
@@ -98,6 +98,9 @@ pub(crate) struct Sweep<K> {
     waiting: VecDeque<(u64, Retired<K>)>,
     /// Unlinked in this step, not stamped yet.
     unstamped: Vec<Retired<K>>,
+    /// Units that this step may spend, and those that it has spent.
+    budget: usize,
+    spent: usize,
 }
 
 // SAFETY: the pointers are to keys and heads that only the sweep still refers to.
@@ -109,24 +112,31 @@ impl<K: Key> Sweep<K> {
             phase: Phase::Walk(0),
             waiting: VecDeque::new(),
             unstamped: Vec::new(),
+            budget: 0,
+            spent: 0,
         }
     }
 
     /// One step: frees what earlier steps have unlinked, and visits keys or heads for the rest of the budget. `Done`
-    /// ends a pass; the next step starts a new one.
-    pub(crate) fn step(&mut self, keys: &Keys<K>, budget: &mut Budget) -> Progress {
+    /// ends a pass; the next step starts a new one. Returns the units spent, too.
+    pub(crate) fn step(&mut self, keys: &Keys<K>, budget: usize) -> (Progress, usize) {
         inject::panic();
-        let is_quiet = self.free_quiet(budget);
+        (self.budget, self.spent) = (budget.max(1), 0);
+        let is_quiet = self.free_quiet();
         let pin = epochs::pin();
         let walked = match self.phase {
-            _ if budget.is_spent() => Ok(()),
-            Phase::Walk(after) => self.walk(&pin, keys, after, budget),
-            Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index, budget),
+            _ if self.is_spent() => Ok(()),
+            Phase::Walk(after) => self.walk(&pin, keys, after),
+            Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index),
             Phase::Drain => Ok(()),
         };
         drop(pin);
-        self.stamp_unlinked();
-        match (walked, self.phase) {
+        if !self.unstamped.is_empty() {
+            let stamp = epochs::stamp();
+            self.waiting
+                .extend(self.unstamped.drain(..).map(|retired| (stamp, retired)));
+        }
+        let progress = match (walked, self.phase) {
             (Err(Retry), _) => Progress::Waiting,
             (Ok(()), Phase::Drain) if self.waiting.is_empty() => {
                 self.phase = Phase::Walk(0);
@@ -136,16 +146,15 @@ impl<K: Key> Sweep<K> {
             }
             (Ok(()), Phase::Drain) if !is_quiet => Progress::Waiting,
             (Ok(()), _) => Progress::More,
-        }
+        };
+        (progress, self.spent)
     }
 
-    fn walk(
-        &mut self,
-        pin: &Pin,
-        keys: &Keys<K>,
-        after: u64,
-        budget: &mut Budget,
-    ) -> Result<(), Retry> {
+    fn is_spent(&self) -> bool {
+        self.spent >= self.budget
+    }
+
+    fn walk(&mut self, pin: &Pin, keys: &Keys<K>, after: u64) -> Result<(), Retry> {
         // `done` is the last order whose keys were all visited, `last` the one being visited. One step visits all keys
         // of an order.
         let mut done = after;
@@ -155,13 +164,13 @@ impl<K: Key> Sweep<K> {
         keys.walk(pin, after, |node, reached| {
             if reached > last {
                 done = last;
-                if budget.is_spent() {
+                if self.is_spent() {
                     finished = false;
                     return false;
                 }
                 last = reached;
             }
-            budget.spend(1);
+            self.spent += 1;
             outcome = self.reclaim(pin, keys, node);
             outcome.is_ok()
         });
@@ -170,7 +179,7 @@ impl<K: Key> Sweep<K> {
             Phase::Walk(done)
         } else {
             Self::halve_heads(keys);
-            let chunk = keys.heads().chunk_count();
+            let chunk = keys.heads.chunk_count();
             Phase::Shrink {
                 chunk,
                 index: CHUNK,
@@ -206,8 +215,8 @@ impl<K: Key> Sweep<K> {
         // in front of it.
         let mut gap = loop {
             // A head cannot lead to itself, but its parent can. A head of smaller order leads to a key.
-            let head = keys.entry(parent(link.order()));
-            if let Some(gap) = keys.gap(pin, &head.link, link.order()) {
+            let head = keys.entry(parent(link.order));
+            if let Some(gap) = keys.gap(pin, &head.link, link.order) {
                 break gap;
             }
         };
@@ -249,15 +258,14 @@ impl<K: Key> Sweep<K> {
         keys: &Keys<K>,
         mut chunk: usize,
         mut index: usize,
-        budget: &mut Budget,
     ) -> Result<(), Retry> {
-        while !budget.is_spent() {
-            budget.spend(1);
+        while !self.is_spent() {
+            self.spent += 1;
             self.phase = Phase::Shrink { chunk, index };
             if index == CHUNK {
                 match self.next_chunk(keys, chunk)? {
                     Some(next) => (chunk, index) = (next, 0),
-                    None if Self::halve_heads(keys) => chunk = keys.heads().chunk_count(),
+                    None if Self::halve_heads(keys) => chunk = keys.heads.chunk_count(),
                     None => {
                         self.phase = Phase::Drain;
                         return Ok(());
@@ -265,12 +273,12 @@ impl<K: Key> Sweep<K> {
                 }
                 continue;
             }
-            let heads = keys.heads().chunk(chunk);
+            let heads = keys.heads.chunk(chunk);
             let heads = heads.expect("only the sweep takes chunks");
             Self::close(pin, keys, &heads[index])?;
             index += 1;
             if index == CHUNK {
-                let heads = keys.heads().take(chunk);
+                let heads = keys.heads.take(chunk);
                 let heads = heads.expect("only the sweep takes chunks");
                 self.unstamped.push(Retired::Heads(heads));
             }
@@ -285,7 +293,7 @@ impl<K: Key> Sweep<K> {
         let needed = (1 << keys.bits()) / CHUNK;
         Ok((needed..above)
             .rev()
-            .find(|&chunk| keys.heads().chunk(chunk).is_some()))
+            .find(|&chunk| keys.heads.chunk(chunk).is_some()))
     }
 
     /// Removes a head from the list for good. Fails if a caller is linking it.
@@ -322,17 +330,9 @@ impl<K: Key> Sweep<K> {
             .map_err(|_| Retry)
     }
 
-    fn stamp_unlinked(&mut self) {
-        if !self.unstamped.is_empty() {
-            let stamp = epochs::stamp();
-            self.waiting
-                .extend(self.unstamped.drain(..).map(|retired| (stamp, retired)));
-        }
-    }
-
     /// Frees what no thread can see any more. Returns whether nothing else waits, as far as the budget allowed to
     /// check.
-    fn free_quiet(&mut self, budget: &mut Budget) -> bool {
+    fn free_quiet(&mut self) -> bool {
         if self.waiting.is_empty() {
             return true;
         }
@@ -345,8 +345,8 @@ impl<K: Key> Sweep<K> {
             }
             // Nothing that was unlinked before that stamp is still in use (K5).
             let freed = self.waiting.pop_front();
-            budget.spend(freed.map_or(0, |(_, retired)| retired.cost()));
-            if budget.is_spent() {
+            self.spent += freed.map_or(0, |(_, retired)| retired.cost());
+            if self.is_spent() {
                 return true;
             }
         }

@@ -58,7 +58,7 @@ fn links(keys: &Keys<u64>) -> Vec<*mut Link> {
 fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>) {
     let links = links(keys);
     // SAFETY: as in `links`.
-    let orders = links.iter().map(|link| unsafe { (**link).order() });
+    let orders = links.iter().map(|link| unsafe { (**link).order });
     assert!(orders.is_sorted(), "K1");
     let nodes = links.iter().filter_map(|link| Link::node::<u64>(*link));
     // SAFETY: as above.
@@ -83,7 +83,7 @@ fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>)
 
 /// Checks that the linked heads are those in the list.
 fn check_heads(keys: &Keys<u64>) {
-    let heads = keys.heads().values();
+    let heads = keys.heads.values();
     let heads = heads.filter(|head| head.state() == LINKED);
     // The first head is the start of the list.
     assert_eq!(links(keys).len() - keys.len(), heads.count() - 1);
@@ -128,7 +128,7 @@ proptest! {
                     keys.resize(bits, (bits + 1).min(MOST_BITS));
                 }
                 Do::Step(budget) => {
-                    sweep.step(&keys, &mut Budget::of(budget));
+                    sweep.step(&keys, budget);
                 }
             }
             check(&keys, order, &out);
@@ -143,7 +143,7 @@ proptest! {
         for _ in 0..3 {
             // Pins of other tests can delay it.
             let budget = || if keys.bits() == MIN_BITS { 1 } else { CHUNK };
-            while sweep.step(&keys, &mut Budget::of(budget())) != Progress::Done {
+            while sweep.step(&keys, budget()).0 != Progress::Done {
                 std::thread::yield_now();
             }
         }
@@ -165,10 +165,29 @@ fn p9_sweep_reserves_before_it_unlinks() {
 fn k3_head_being_linked_is_closed_later() {
     let keys = Keys::<u64>::new().unwrap();
     let pin = epochs::pin();
-    let head = keys.heads().get(1).unwrap();
+    let head = keys.heads.get(1).unwrap();
     assert!(head.change(UNLINKED, LINKING));
     assert!(Sweep::close(&pin, &keys, head).is_err());
     assert!(head.change(LINKING, UNLINKED));
     assert!(Sweep::close(&pin, &keys, head).is_ok());
     assert_eq!(head.state(), CLOSED);
+}
+
+/// The caller accounts for all units spent, including indivisible work beyond the budget.
+#[test]
+fn work_beyond_the_budget_is_counted() {
+    let (keys, mut sweep) = (Keys::<u64>::new().unwrap(), Sweep::new());
+    // Makes a second chunk of heads, which is not needed.
+    keys.resize(MIN_BITS, MIN_BITS + 1);
+    keys.link_head(&epochs::pin(), u64::MAX);
+    let mut most = 0;
+    loop {
+        let (progress, spent) = sweep.step(&keys, 1);
+        most = most.max(spent);
+        if progress == Progress::Done {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(most, UNITS_PER_CHUNK);
 }

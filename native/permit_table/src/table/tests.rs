@@ -65,7 +65,7 @@ fn permits(table: &Table<u64>) -> u64 {
 /// Runs `passes` passes of the sweep. Pins of other tests can delay one.
 fn sweep(table: &Table<u64>, passes: usize) {
     for _ in 0..passes {
-        while table.sweep_step(&mut Budget::of(256)) != Progress::Done {
+        while table.sweep_step(256).0 != Progress::Done {
             std::thread::yield_now();
         }
     }
@@ -165,9 +165,9 @@ fn p8_insertion_links_the_head_of_the_range() {
     for range in [1u64, 2, 3] {
         let head = range << (u64::BITS - table.keys.bits());
         let order = order_of_key(head);
-        assert_ne!(table.keys.entry(order).link.order(), head);
+        assert_ne!(table.keys.entry(order).link.order, head);
         insert(&table, &pin, range, order).unwrap();
-        assert_eq!(table.keys.entry(order).link.order(), head);
+        assert_eq!(table.keys.entry(order).link.order, head);
     }
 }
 
@@ -195,7 +195,7 @@ fn p8_pass_continues_after_a_step_without_memory() {
     use_once(&table, 1..11);
     // Unused keys are reclaimed by the second pass.
     sweep(&table, 1);
-    let step = || table.sweep_step(&mut Budget::of(64));
+    let step = || table.sweep_step(64).0;
     let progress = with_failure(Failure::Memory, 0, step);
     assert_eq!(progress, Some(Progress::Waiting));
     assert_eq!(table.usage().keys, 10);
@@ -316,7 +316,7 @@ fn e2_refused_barriers_free_nothing() {
 
     arm(Failure::Barriers, 0);
     for _ in 0..5 {
-        assert_ne!(table.sweep_step(&mut Budget::of(64)), Progress::Done);
+        assert_ne!(table.sweep_step(64).0, Progress::Done);
     }
     assert_eq!(crate::epochs::quiet_before(), 0, "no stamp is smaller");
     let hits = disarm();
@@ -406,7 +406,7 @@ fn p8_step_after_a_panic_completes_the_sweep() {
         let mut grants = first;
         let mut swept = 0;
         while swept < 8 {
-            let step = || table.sweep_step(&mut Budget::of(256));
+            let step = || table.sweep_step(256).0;
             match with_failure(Failure::Panic, grants, step) {
                 Some(Progress::Done) => swept += 1,
                 Some(_) => {}
@@ -440,9 +440,7 @@ fn p8_panic_leaves_no_freed_head_in_the_list() {
     let mut panics = 0;
     loop {
         grants = (grants + 1) % 40;
-        match with_failure(Failure::Panic, grants, || {
-            table.sweep_step(&mut Budget::of(16))
-        }) {
+        match with_failure(Failure::Panic, grants, || table.sweep_step(16).0) {
             Some(Progress::More) => {}
             Some(_) => break,
             None => panics += 1,
@@ -454,7 +452,7 @@ fn p8_panic_leaves_no_freed_head_in_the_list() {
     let (mut next, _) = table.keys.entry(0).link.next();
     // SAFETY: pinned since before the sweep began to unlink.
     while let Some(link) = unsafe { next.as_ref() } {
-        let head = table.keys.entry(link.order());
+        let head = table.keys.entry(link.order);
         assert!(std::ptr::eq(&head.link, link), "a head that was removed");
         heads += 1;
         (next, _) = link.next();
@@ -711,7 +709,7 @@ impl Scene {
             self.die(number);
             self.assert_consistent();
         }
-        let pass = || while self.table.sweep_step(&mut Budget::of(256)) != Progress::Done {};
+        let pass = || while self.table.sweep_step(256).0 != Progress::Done {};
         (0..4).for_each(|_| pass());
         let usage = self.table.usage();
         assert_eq!(

@@ -13,8 +13,8 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::{Arc, Mutex};
 use permit_table::{
-    pin, Acquired, Budget, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice,
-    OutOfMemory, Permits, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
+    pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice, OutOfMemory,
+    Permits, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -369,7 +369,7 @@ impl Pid {
 
 /// One step of the sweep.
 pub fn step(table: &Table<Name>, units: usize) -> Progress {
-    table.sweep_step(&mut Budget::of(units))
+    table.sweep_step(units).0
 }
 
 pub fn count(table: &Table<Name>, key: u64) -> u64 {
