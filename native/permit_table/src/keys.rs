@@ -40,7 +40,7 @@
 use crate::memory::{allocate, free, OutOfMemory};
 use crate::permit_count::{CountSeen, PermitCount};
 use crate::sync::{ordering, sized, AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};
-use crate::{epochs::Pin, inject, lazy_array::LazyArray};
+use crate::{epochs::Pin, lazy_array::LazyArray};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
@@ -117,20 +117,6 @@ pub(crate) struct Keys<K> {
 
 /// A node that is not published yet. Freed on drop.
 pub(crate) struct NewNode<K>(NonNull<Node<K>>);
-
-/// A head in state `LINKING`. On drop its state becomes `outcome`. A panic must not leave it in `LINKING`: the sweep
-/// would wait forever.
-struct Linking<'a> {
-    head: &'a Head,
-    outcome: u8,
-}
-
-impl Drop for Linking<'_> {
-    fn drop(&mut self) {
-        // Release: a thread that sees LINKED, and enters at the head, finds it in the list.
-        self.head.state.store(self.outcome, Ordering::Release);
-    }
-}
 
 /// The result of an insertion.
 pub(crate) enum Inserted<'a, K> {
@@ -411,11 +397,7 @@ impl<K: Key> Keys<K> {
         if head.state() != UNLINKED || !head.change(UNLINKED, LINKING) {
             return;
         }
-        let mut linking = Linking {
-            head,
-            outcome: UNLINKED,
-        };
-        inject::panic();
+        // From here on nothing can panic: in state LINKING, the sweep would wait for the head forever.
         let link = ptr::from_ref(&head.link).cast_mut();
         loop {
             let start = self.entry(parent(range));
@@ -427,7 +409,8 @@ impl<K: Key> Keys<K> {
                 break;
             }
         }
-        linking.outcome = LINKED;
+        // Release: a thread that sees LINKED, and enters at the head, finds it in the list.
+        head.state.store(LINKED, Ordering::Release);
     }
 
     /// Doubles the number of ranges if there are more keys than ranges. Allocates nothing and moves nothing.
