@@ -123,46 +123,28 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     })
 }
 
-/// The position of the next piece of holders: the fields of a [`Cursor`].
-type CursorFields = (u64, u64, u64);
-
-fn cursor((part, slot, order): CursorFields) -> Cursor {
-    Cursor { part, slot, order }
-}
-
-fn cursor_fields(cursor: Cursor) -> CursorFields {
-    (cursor.part, cursor.slot, cursor.order)
-}
-
 /// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: all holders with their
 /// keys.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn permits(env: Env<'_>, serial: u64, from: CursorFields) -> NifResult<Term<'_>> {
+fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
-        let next = piece.open.table.permits_from(cursor(from), |seen| {
+        Ok(piece.open.table.permits_from(from, |seen| {
             let (key, permits) = (Item::Key(seen.key), Item::Number(seen.permits));
             piece.add([Item::Holder(seen.holder), key, permits]);
-        })?;
-        Ok(next.map(cursor_fields))
+        })?)
     })
 }
 
 /// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: the holders of one key.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn holders<'a>(
-    env: Env<'a>,
-    serial: u64,
-    from: CursorFields,
-    key: Term<'a>,
-) -> NifResult<Term<'a>> {
+fn holders<'a>(env: Env<'a>, serial: u64, from: Cursor, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |piece| {
-        let next = with_key(piece.call, key.as_c_arg(), |key| {
+        with_key(piece.call, key.as_c_arg(), |key| {
             let table = &piece.open.table;
-            Ok(table.holders_from(cursor(from), key, |seen| {
+            Ok(table.holders_from(from, key, |seen| {
                 piece.add([Item::Holder(seen.holder), Item::Number(seen.permits)]);
             })?)
-        })?;
-        Ok(next.map(cursor_fields))
+        })
     })
 }
 
@@ -202,17 +184,12 @@ fn holder(
 fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
         let now = now_ms();
-        let next = piece.open.table.queues_from(from, |key, line| {
-            let waiting = Item::Number(line.waiting as u64);
-            let waited_ms = Item::Number(now.saturating_sub(line.since));
-            piece.add([
-                Item::Key(key),
-                waiting,
-                Item::Holder(line.oldest),
-                waited_ms,
-            ]);
-        })?;
-        Ok(next)
+        Ok(piece.open.table.queues_from(from, |key, queue| {
+            let waiting = Item::Number(queue.waiting as u64);
+            let (oldest, waited_ms) = (queue.oldest, now.saturating_sub(queue.since));
+            let (oldest, waited_ms) = (Item::Holder(oldest), Item::Number(waited_ms));
+            piece.add([Item::Key(key), waiting, oldest, waited_ms]);
+        })?)
     })
 }
 

@@ -15,7 +15,7 @@
 use crate::holder::Holder;
 use crate::keys::Key;
 use crate::queues::{Notice, QueueInfo};
-use crate::reading::{Permits, Wanted};
+use crate::reading::Permits;
 use crate::walk::Cursor;
 use crate::{epochs, memory::OutOfMemory, table::Table};
 use equivalent::Equivalent;
@@ -74,11 +74,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let wanted = Wanted {
-            pin: &pin,
-            only: None,
-        };
-        let next = self.holders.read_from(wanted, cursor, &mut rows)?;
+        let next = self.holders.read_from(&pin, None, cursor, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }
@@ -104,11 +100,9 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(None);
         };
         let mut rows = Vec::new();
-        let wanted = Wanted {
-            pin: &pin,
-            only: Some(node),
-        };
-        let next = self.holders.read_from(wanted, cursor, &mut rows)?;
+        let next = self
+            .holders
+            .read_from(&pin, Some(node), cursor, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }
@@ -144,11 +138,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<Option<u64>, OutOfMemory> {
         let pin = epochs::pin();
         let mut rows = Vec::new();
-        let wanted = Wanted {
-            pin: &pin,
-            only: None,
-        };
-        let next = self.holders.read_one(wanted, holder, from, &mut rows)?;
+        let next = self.holders.read_one(&pin, holder, from, &mut rows)?;
         rows.into_iter().for_each(visit);
         Ok(next)
     }

@@ -95,12 +95,6 @@ impl<T, const CHUNK: usize> LazyArray<T, CHUNK> {
             .map(|pointer| unsafe { pointer.as_ref() })
     }
 
-    /// The values from `index` to the end of its chunk, if the chunk exists.
-    pub(crate) fn rest_of_chunk(&self, index: usize) -> Option<&[T]> {
-        let values = self.chunk(index / CHUNK)?;
-        Some(&values[index % CHUNK..])
-    }
-
     /// Removes a chunk. The caller may free it only when no pinned thread can still use it.
     pub(crate) fn take(&self, chunk: usize) -> Option<NonNull<[T]>> {
         let taken = self.chunk_pointer(chunk)?;

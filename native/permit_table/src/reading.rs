@@ -31,20 +31,6 @@ pub struct Permits<'a, K> {
 /// Keys, each with its permits.
 type Counted<'a, K> = Vec<(&'a Node<K>, u64)>;
 
-/// What a reader wants of each slot: the permits of all keys, or of one.
-pub(crate) struct Wanted<'a, K> {
-    pub(crate) pin: &'a Pin,
-    pub(crate) only: Option<&'a Node<K>>,
-}
-
-impl<K> Clone for Wanted<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Wanted<'_, K> {}
-
 impl<K> InlineKey<K> {
     /// Node and permits at one instant, if there are permits.
     fn read<'a>(&self, _pin: &'a Pin) -> Option<(&'a Node<K>, u64)> {
@@ -67,12 +53,13 @@ impl<K> InlineKey<K> {
 }
 
 impl<K> Slot<K> {
-    /// Appends a row for each key of its process that is wanted: for one piece of the keys whose order is at least
+    /// Appends a row for each key of its process, or for `only` one: for one piece of the keys whose order is at least
     /// `from`. Returns the order at which the next piece begins, if there is one. While the overflow is copied, a call
     /// that needs it waits for its lock.
     pub(crate) fn read<'a>(
         &self,
-        wanted: Wanted<'a, K>,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
         from: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
@@ -84,7 +71,7 @@ impl<K> Slot<K> {
             };
             let overflow = self.overflow();
             let record = overflow.map(|overflow| overflow.lock());
-            let (keys, next) = self.keys(wanted, from, record.as_ref())?;
+            let (keys, next) = self.keys(pin, only, from, record.as_ref())?;
             // A key can have moved to an overflow that has just been made.
             let is_complete = record.is_some() || self.overflow().is_none();
             drop(record);
@@ -102,15 +89,15 @@ impl<K> Slot<K> {
         }
     }
 
-    /// The permits of one piece of the wanted keys, and the order at which the next one begins. A piece covers a range
+    /// The permits of one piece of the keys, and the order at which the next one begins. A piece covers a range
     /// of orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
     fn keys<'a>(
         &self,
-        wanted: Wanted<'a, K>,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
         from: u64,
         record: Option<&OverflowGuard<'_, K>>,
     ) -> Result<(Counted<'a, K>, Option<u64>), OutOfMemory> {
-        let Wanted { pin, only } = wanted;
         let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
         // A key that is released and acquired again can move from the first inline key to the second during this. It
         // must not be reported twice: the later read counts.

@@ -1,10 +1,11 @@
 //! A walk over the slots of all processes, in bounded pieces, for inspections.
 
+use crate::epochs::Pin;
 use crate::holder::Holder;
 use crate::holders::{Holders, CHUNK};
 use crate::memory::OutOfMemory;
-use crate::reading::{Permits, Wanted};
-use crate::slot::Slot;
+use crate::reading::Permits;
+use crate::{keys::Node, slot::Slot};
 
 /// Slots that are read in one piece: about a millisecond. With fewer, a reader spends most of its time rescheduling.
 const SLOTS_PER_PIECE: usize = 64 * CHUNK;
@@ -12,33 +13,18 @@ const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 /// A piece ends after this many rows.
 const ROWS_PER_PIECE: usize = 4096;
 
-/// The position of a walk over the holders; [`Cursor::default`] is the start. Any value is safe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// The array of slots, or the displaced slots.
-    pub part: u64,
-    /// The next slot: its index in the array, otherwise its word.
-    pub slot: u64,
-    /// The order to continue from in that slot.
-    pub order: u64,
-}
+/// The position of a walk over the holders: in the array of slots (0) or in the displaced slots; the index of the next
+/// slot, or its word; and the order to continue from in that slot. The default is the start. Any value is safe.
+pub type Cursor = (u64, u64, u64);
 
-/// [`Cursor::part`]. Any other value is that of the displaced slots.
 const ARRAY: u64 = 0;
 const DISPLACED: u64 = 1;
-
-impl Cursor {
-    fn of(part: u64, slot: u64) -> Self {
-        let order = 0;
-        Self { part, slot, order }
-    }
-}
 
 impl<K> Holders<K> {
     /// Appends a piece of what a process holds, from this order on. Returns the order to continue from.
     pub(crate) fn read_one<'a>(
         &self,
-        wanted: Wanted<'a, K>,
+        pin: &'a Pin,
         holder: Holder,
         from: u64,
         rows: &mut Vec<Permits<'a, K>>,
@@ -47,7 +33,7 @@ impl<K> Holders<K> {
         let Ok((slot, _lock)) = self.search(holder, Slot::holder) else {
             return Ok(None);
         };
-        let next = slot.read(wanted, from, rows)?;
+        let next = slot.read(pin, None, from, rows)?;
         // The slot can have got another process in between.
         if rows[start..].iter().any(|row| row.holder != holder.word()) {
             rows.truncate(start);
@@ -59,66 +45,61 @@ impl<K> Holders<K> {
     /// continue. After the array come the displaced slots.
     pub(crate) fn read_from<'a>(
         &self,
-        wanted: Wanted<'a, K>,
-        mut cursor: Cursor,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
+        (part, next, mut order): Cursor,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
+        if part != ARRAY {
+            return self.read_displaced(pin, only, next, order, rows);
+        }
+        let mut index = next as usize;
         let mut slots_read = 0;
-        while cursor.part == ARRAY {
-            let index = cursor.slot as usize;
-            let Some(slots) = self.slots.rest_of_chunk(index) else {
-                cursor = self.next_chunk(index);
-                continue;
-            };
-            for slot in slots {
+        for chunk in index / CHUNK..self.slots.chunk_count() {
+            index = index.max(chunk * CHUNK);
+            let slots = self.slots.chunk(chunk).unwrap_or_default();
+            for slot in slots.iter().skip(index % CHUNK) {
                 if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
-                    return Ok(Some(cursor));
+                    return Ok(Some((ARRAY, index as u64, order)));
                 }
-                if let Some(order) = slot.read(wanted, cursor.order, rows)? {
-                    return Ok(Some(Cursor { order, ..cursor }));
+                if let Some(order) = slot.read(pin, only, order, rows)? {
+                    return Ok(Some((ARRAY, index as u64, order)));
                 }
                 slots_read += 1;
-                cursor = Cursor::of(ARRAY, cursor.slot + 1);
+                (index, order) = (index + 1, 0);
             }
         }
-        self.read_displaced(wanted, cursor, rows)
-    }
-
-    /// The start of the next chunk that exists.
-    fn next_chunk(&self, index: usize) -> Cursor {
-        let mut chunks = index / CHUNK..self.slots.chunk_count();
-        let next = chunks.find(|chunk| self.slots.chunk(*chunk).is_some());
-        next.map_or(Cursor::of(DISPLACED, 0), |chunk| {
-            Cursor::of(ARRAY, (chunk * CHUNK) as u64)
-        })
+        self.read_displaced(pin, only, 0, 0, rows)
     }
 
     fn read_displaced<'a>(
         &self,
-        wanted: Wanted<'a, K>,
-        mut cursor: Cursor,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
+        mut word: u64,
+        mut order: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         loop {
             if rows.len() >= ROWS_PER_PIECE {
-                return Ok(Some(cursor));
+                return Ok(Some((DISPLACED, word, order)));
             }
             let displaced = self.displaced.lock();
-            let Some(next) = displaced.from(cursor.slot).next() else {
+            let Some(next) = displaced.from(word).next() else {
                 return Ok(None);
             };
-            if next.word > cursor.slot {
-                cursor = Cursor::of(DISPLACED, next.word);
+            if next.word > word {
+                (word, order) = (next.word, 0);
             }
             // SAFETY: slots are freed under this lock.
             let slot = unsafe { next.slot.as_ref() };
-            if let Some(order) = slot.read(wanted, cursor.order, rows)? {
-                return Ok(Some(Cursor { order, ..cursor }));
+            if let Some(order) = slot.read(pin, only, order, rows)? {
+                return Ok(Some((DISPLACED, word, order)));
             }
-            let Some(word) = cursor.slot.checked_add(1) else {
+            let Some(following) = word.checked_add(1) else {
                 return Ok(None);
             };
-            cursor = Cursor::of(DISPLACED, word);
+            (word, order) = (following, 0);
         }
     }
 }

@@ -440,7 +440,7 @@ fn holder_after_one_that_dies_between_pieces_is_complete() {
     in_pieces(Cursor::default(), |start| {
         let visit = |row: Permits<'_, Name>| *rows.entry(row.holder - 1).or_default() += 1;
         let next = table.permits_from(start, visit).unwrap();
-        let is_inside = next.is_some_and(|next| next.part == 1 && next.order > 0);
+        let is_inside = next.is_some_and(|(part, _, order)| part == 1 && order > 0);
         if is_inside && dead.is_none() {
             let first = *rows.keys().find(|number| **number > 0).unwrap();
             die(&table, crowd[first as usize]);
