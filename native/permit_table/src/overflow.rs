@@ -188,9 +188,7 @@ impl<K> OverflowGuard<'_, K> {
     }
 
     fn subtract(&self, fewer: u64) {
-        let permits = self.permits.load(Ordering::Relaxed);
-        self.permits
-            .store(permits.wrapping_sub(fewer), Ordering::Relaxed);
+        self.add(fewer.wrapping_neg());
     }
 
     /// The row of a key that has one.

@@ -31,7 +31,7 @@ pub(crate) const MAX_LANES: usize = 256;
 
 /// A request that waits.
 pub(crate) struct Waiter<K, N> {
-    /// Increases with the time at which it began to wait.
+    /// Increases with the time at which it began to wait. Set when it is queued.
     pub(crate) number: u64,
     pub(crate) permits: u64,
     /// The record of its process. It exists until the request has ended (W5).
@@ -237,20 +237,23 @@ impl<K, N> Queue<K, N> {
         }
     }
 
-    /// Adds a waiter. `make` is called when its memory is reserved.
+    /// Adds a waiter. `record` is called when its memory is reserved.
     pub(crate) fn push(
         &mut self,
         capacity: Capacity,
-        number: u64,
-        make: impl FnOnce() -> Result<Waiter<K, N>, OutOfMemory>,
+        waiter: Waiter<K, N>,
+        record: impl FnOnce() -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
         if let Some(lane) = self.lane(capacity) {
-            let vacancy = self.lanes[lane].waiters.reserve(number)?;
-            vacancy.insert(make()?);
+            let vacancy = self.lanes[lane].waiters.reserve(waiter.number)?;
+            record()?;
+            vacancy.insert(waiter);
         } else {
             reserve(&mut self.lanes, 1)?;
             let mut waiters = SortedList::default();
-            waiters.reserve(number)?.insert(make()?);
+            let vacancy = waiters.reserve(waiter.number)?;
+            record()?;
+            vacancy.insert(waiter);
             self.lanes.push(Lane {
                 capacity,
                 passed: 0,

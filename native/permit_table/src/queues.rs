@@ -26,7 +26,7 @@
 use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
-use crate::permit_count::{Capacity, Demand};
+use crate::permit_count::Capacity;
 use crate::queue::{Pick, Queue, Spent, Waiter};
 use crate::sorted_list::{Ordered, SortedList};
 use crate::sync::{sized, Mutex, MutexGuard};
@@ -100,6 +100,12 @@ struct KeyQueue<K, N> {
 // SAFETY: it points to a node that is alive (K6), and nodes are shared between threads.
 unsafe impl<K: Send + Sync, N: Send> Send for KeyQueue<K, N> {}
 
+impl<K, N> KeyQueue<K, N> {
+    fn is_of(&self, node: &Node<K>) -> bool {
+        ptr::eq(self.node.as_ptr(), node)
+    }
+}
+
 impl<K, N> Ordered for KeyQueue<K, N> {
     fn order(&self) -> u64 {
         self.order
@@ -159,28 +165,15 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// A request to be queued.
-pub(crate) struct NewWaiter<'a, K, N> {
-    pub(crate) overflow: &'a Overflow<K>,
-    pub(crate) id: u64,
-    pub(crate) demand: Demand,
-    pub(crate) request_hash: u64,
-    pub(crate) since: u64,
-    pub(crate) notice: N,
-}
-
 impl<K, N> Shard<K, N> {
     fn queue(&self, node: &Node<K>) -> Option<&Queue<K, N>> {
-        let is_of = |queue: &KeyQueue<K, N>| ptr::eq(queue.node.as_ptr(), node);
-        self.queues
-            .find(node.order(), is_of)
-            .map(|found| &found.queue)
+        let found = self.queues.find(node.order(), |of| of.is_of(node))?;
+        Some(&found.queue)
     }
 
     fn queue_mut(&mut self, node: &Node<K>) -> Option<&mut Queue<K, N>> {
-        let is_of = |queue: &KeyQueue<K, N>| ptr::eq(queue.node.as_ptr(), node);
-        let found = self.queues.find_mut(node.order(), is_of);
-        found.map(|found| &mut found.queue)
+        let found = self.queues.find_mut(node.order(), |of| of.is_of(node))?;
+        Some(&mut found.queue)
     }
 }
 
@@ -246,36 +239,26 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         if self.shard.queue(node).is_none_or(|queue| queue.len() > 0) {
             return;
         }
-        let is_of = |queue: &KeyQueue<K, N>| ptr::eq(queue.node.as_ptr(), node);
-        self.shard.queues.remove(node.order(), is_of);
+        let queues = &mut self.shard.queues;
+        queues.remove(node.order(), |of| of.is_of(node));
         node.count.clear_waiters();
     }
 
-    /// Queues a request for a node with a queue. Returns its number, or `None` if the table is full.
+    /// Queues a request for a node with a queue. Sets its number and returns it, or `None` if the table is full.
     pub(crate) fn push(
         &mut self,
         node: &Node<K>,
-        new: NewWaiter<'_, K, N>,
+        capacity: Capacity,
+        mut waiter: Waiter<K, N>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let Some(reservation) = self.queues.reservation() else {
             return Ok(None);
         };
         let number = self.shard.next_number;
+        waiter.number = number;
+        let (record, wait) = (overflow_of(&waiter), wait_of(node, &waiter));
         let queue = self.shard.queue_mut(node).expect("it has a queue");
-        queue.push(new.demand.capacity, number, || {
-            let waiter = Waiter {
-                number,
-                permits: new.demand.permits,
-                overflow: new.overflow.into(),
-                id: new.id,
-                request_hash: new.request_hash,
-                since: new.since,
-                notice: new.notice,
-            };
-            let mut record = new.overflow.lock();
-            record.add_wait(node, wait_of(node, &waiter))?;
-            Ok(waiter)
-        })?;
+        queue.push(capacity, waiter, || record.lock().add_wait(node, wait))?;
         self.shard.next_number += 1;
         mem::forget(reservation);
         Ok(Some(number))

@@ -10,7 +10,8 @@ use crate::holder::Holder;
 use crate::keys::{Inserted, Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
-use crate::queues::{NewWaiter, Notice, QueueGuard, Undistributed};
+use crate::queue::Waiter;
+use crate::queues::{Notice, QueueGuard, Undistributed};
 use crate::slot::Slot;
 use crate::table::Table;
 use equivalent::Equivalent;
@@ -137,15 +138,16 @@ impl<K: Key, N: Notice> Table<K, N> {
         if let Some(Acquired::Permit(out)) = self.try_acquire_node(slot, node, request.demand)? {
             return Ok(Waited::Permit(out));
         }
-        let waiter = NewWaiter {
-            overflow: slot.overflow_or_new()?,
+        let waiter = Waiter {
+            number: 0,
+            permits: request.demand.permits,
+            overflow: slot.overflow_or_new()?.into(),
             id: holder.word(),
-            demand: request.demand,
             request_hash: request.request_hash,
             since: request.now,
             notice: request.notice,
         };
-        joining.number = joining.guard.push(node, waiter)?;
+        joining.number = joining.guard.push(node, request.demand.capacity, waiter)?;
         if joining.number.is_none() {
             return Ok(Waited::Full);
         }
