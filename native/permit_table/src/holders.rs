@@ -145,38 +145,31 @@ impl<K> Holders<K> {
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<&Slot<K>, E> {
         let home = self.home_or_new(holder)?;
-        let claimed = if home.occupy() {
-            let claimed = Claimed {
-                holders: self,
-                holder,
-                slot: home,
-            };
-            // AcqRel: H5.
-            let ordering = ordering("h5_count_read_relaxed", Ordering::AcqRel);
-            if home.displaced.fetch_add(0, ordering) > 0 {
-                if let Ok(given) = self.search_displaced(holder) {
-                    return Ok(given);
-                }
-            }
-            claimed
+        let slot = if home.occupy() {
+            home
         } else {
             let displaced = match self.search_displaced(holder) {
                 Ok(given) => return Ok(given),
                 Err(displaced) => displaced,
             };
-            let slot = self.displace(home, holder, displaced)?.0;
-            Claimed {
-                holders: self,
-                holder,
-                slot,
-            }
+            self.displace(home, holder, displaced)?.0
         };
+        let unwatched = Unwatched {
+            holders: self,
+            holder,
+            slot,
+            displaced: None,
+        };
+        // AcqRel: H5.
+        let ordering = ordering("h5_count_read_relaxed", Ordering::AcqRel);
+        if ptr::eq(slot, home) && home.displaced.fetch_add(0, ordering) > 0 {
+            if let Ok(given) = self.search_displaced(holder) {
+                return Ok(given);
+            }
+        }
         inject::panic();
         watch()?;
-        claimed.slot.assign(holder.word());
-        let slot = claimed.slot;
-        mem::forget(claimed);
-        Ok(slot)
+        Ok(unwatched.assign().0)
     }
 
     /// The slot of a process that is given a permit, for the giver. `watch` is called if it has none. It must ensure
@@ -195,7 +188,7 @@ impl<K> Holders<K> {
                 Err(displaced) => displaced,
             };
             let (slot, displaced) = self.displace(home, holder, displaced)?;
-            let mut made = Made {
+            let unwatched = Unwatched {
                 holders: self,
                 holder,
                 slot,
@@ -204,16 +197,14 @@ impl<K> Holders<K> {
             let home_word = home.holder();
             if home_word == holder.word.get() || home_word == RETIRING {
                 // H5.
-                drop(made);
+                drop(unwatched);
                 yield_now();
                 continue;
             }
             if !watch()? {
                 return Ok(None);
             }
-            slot.assign(holder.word());
-            let displaced = made.displaced.take();
-            return Ok(Some((slot, displaced)));
+            return Ok(Some(unwatched.assign()));
         }
     }
 
@@ -387,36 +378,35 @@ impl<K> Drop for Holders<K> {
     }
 }
 
-/// A slot that its process has taken, and that is RETIRING, because the process is not watched yet. It is vacated on
-/// drop: if `watch` fails or panics, or if a giver has made another slot for the process. If the process kept the slot,
-/// nothing would release its permits after its death (H3).
-struct Claimed<'a, K> {
+/// A slot that is RETIRING, because its process is not watched yet. On drop, the process loses it: if `watch` fails or
+/// panics, or if the process has another slot. If it kept the slot, nothing would release its permits after its death
+/// (H3).
+struct Unwatched<'a, K> {
     holders: &'a Holders<K>,
     holder: Holder,
     slot: &'a Slot<K>,
-}
-
-impl<K> Drop for Claimed<'_, K> {
-    fn drop(&mut self) {
-        // First, because readers that have the displaced slots locked wait while it is RETIRING.
-        self.slot.assign(RELEASING);
-        self.holders.vacate(self.holder, self.slot);
-    }
-}
-
-/// A displaced slot that a giver has made. It is freed on drop, while the displaced slots are still locked.
-struct Made<'a, K> {
-    holders: &'a Holders<K>,
-    holder: Holder,
-    slot: &'a Slot<K>,
+    /// The displaced slots are still locked, because a giver makes the slot.
     displaced: Option<NotFound<'a, K>>,
 }
 
-impl<K> Drop for Made<'_, K> {
+impl<'a, K> Unwatched<'a, K> {
+    /// The process is watched: the slot gets its word.
+    fn assign(mut self) -> Found<'a, K> {
+        self.slot.assign(self.holder.word());
+        let found = (self.slot, self.displaced.take());
+        mem::forget(self);
+        found
+    }
+}
+
+impl<K> Drop for Unwatched<'_, K> {
     fn drop(&mut self) {
-        if let Some(displaced) = &mut self.displaced {
-            self.holders
-                .remove_displaced(displaced, self.holder, self.slot);
+        // First, because readers that have the displaced slots locked wait while it is RETIRING.
+        self.slot.assign(RELEASING);
+        let (holders, holder) = (self.holders, self.holder);
+        match &mut self.displaced {
+            Some(displaced) => holders.remove_displaced(displaced, holder, self.slot),
+            None => holders.vacate(holder, self.slot),
         }
     }
 }
