@@ -1,6 +1,7 @@
 //! Reads arguments of NIFs that are integers of any size.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
+use crate::error::CallError;
 use permit_table::Capacity;
 use rustler::Encoder;
 
@@ -10,15 +11,17 @@ pub(crate) fn capacity(
     call: CallEnv<'_>,
     max_per: ErlNifTerm,
     buckets: ErlNifTerm,
-) -> Option<Capacity> {
+) -> Result<Capacity, CallError> {
     let max_per = non_negative(call, max_per)?;
-    Some(Capacity::of(max_per, non_negative(call, buckets)?))
+    Ok(Capacity::of(max_per, non_negative(call, buckets)?))
 }
 
 /// A non-negative integer of any size. Integers beyond 64 bits are read as `u64::MAX`.
 #[inline(always)]
-pub(crate) fn non_negative(call: CallEnv<'_>, term: ErlNifTerm) -> Option<u64> {
-    enif::byte(enif::word(term)).or_else(|| non_negative_above_byte(call, term))
+pub(crate) fn non_negative(call: CallEnv<'_>, term: ErlNifTerm) -> Result<u64, CallError> {
+    let byte = enif::byte(enif::word(term));
+    let number = byte.or_else(|| non_negative_above_byte(call, term));
+    number.ok_or(CallError::BadArg)
 }
 
 fn non_negative_above_byte(call: CallEnv<'_>, term: ErlNifTerm) -> Option<u64> {

@@ -4,8 +4,8 @@
 //! But a process leaves that table before its monitors are handled, and a local pid has only 28 bits on a 32-bit VM and
 //! before OTP 26. So another process can get the same pid before the death of the first one is reported. It holds the
 //! permits of the first one until it releases them or dies. `holder.rs` ("Identity") has the rules, and
-//! `Incarnation::watch_next` asks the VM. Since OTP 26 a pid has 60 bits on 64-bit machines: a VM that starts a million
-//! processes per second reuses one after 36,000 years.
+//! `Incarnation::watch_if_alive` asks the VM. Since OTP 26 a pid has 60 bits on 64-bit machines: a VM that starts a
+//! million processes per second reuses one after 36,000 years.
 
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{Holder, OutOfMemory};

@@ -68,7 +68,7 @@ fn acquire_or_return(call: CallEnv<'_>, arguments: &[ErlNifTerm; 4]) -> ErlNifTe
 #[inline(always)]
 fn acquire<const ARITY: usize>(call: CallEnv<'_>, arguments: &[ErlNifTerm; ARITY]) -> ErlNifTerm {
     let (key, max_per, buckets) = (arguments[0], arguments[1], arguments[2]);
-    let Some(capacity) = capacity(call, max_per, buckets) else {
+    let Ok(capacity) = capacity(call, max_per, buckets) else {
         return CallError::BadArg.answer(call, arguments);
     };
     match with_optimistic_encoding(call, key, Acquire { call, capacity }) {

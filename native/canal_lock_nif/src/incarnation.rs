@@ -79,7 +79,7 @@ impl Resource for HolderWatch {
             let pin = pin();
             if let Some(open) = self.gate.incarnation(&pin) {
                 let dead = Caller::from_pid(pid.as_c_arg());
-                let is_reused = || open.watch_next(env, pid);
+                let is_reused = || open.watch_if_alive(env, pid);
                 let call = CallEnv::from_env(env);
                 open.table.release_all(&pin, dead.holder(), is_reused, call);
                 if self.of_proxies {
@@ -157,17 +157,12 @@ impl Incarnation {
         HolderWatch::watch(watch, call.env(), call.env().pid())
     }
 
-    /// Whether another process with the pid of a dead one is alive. If so, makes the VM report its death too.
-    fn watch_next(&self, env: Env<'_>, pid: LocalPid) -> bool {
+    /// Whether a process with this pid is alive. If so, makes the VM report its death: of a process that is given a
+    /// permit, or of one that has the pid of a dead one.
+    pub(crate) fn watch_if_alive(&self, env: Env<'_>, pid: LocalPid) -> bool {
         let watch = self.watch_of(Caller::from_pid(pid.as_c_arg()));
         // The VM also monitors a process that is exiting, which is not alive.
         pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()
-    }
-
-    /// Makes the VM report the death of a process to which the caller gives a permit. Returns whether it is alive.
-    pub(crate) fn watch_other(&self, env: Env<'_>, pid: LocalPid) -> Result<bool, CallError> {
-        inject::panic();
-        Ok(self.watch_next(env, pid))
     }
 
     /// Tells all waiting processes that the table closes.

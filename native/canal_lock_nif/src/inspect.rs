@@ -45,34 +45,29 @@ enum Item<'a> {
 impl Piece<'_> {
     /// Adds a tuple to the list, without a holder that has died. A list that has failed stays failed.
     fn add<const N: usize>(&mut self, items: [Item<'_>; N]) {
-        let Ok(list) = &mut self.list else {
-            return;
-        };
-        match tuple(self.call, self.open, items) {
-            Ok(None) => {}
-            Ok(Some(tuple)) if reserve(list, 1).is_ok() => list.push(tuple),
-            _ => self.list = Err(OutOfMemory),
+        if self.list.is_ok() {
+            if let Err(OutOfMemory) = self.try_add(items) {
+                self.list = Err(OutOfMemory);
+            }
         }
     }
-}
 
-/// `None` if a holder has died.
-fn tuple<const N: usize>(
-    call: CallEnv<'_>,
-    open: &Incarnation,
-    items: [Item<'_>; N],
-) -> Result<Option<ErlNifTerm>, OutOfMemory> {
-    let mut terms = [enif::nil(); N];
-    for (term, item) in terms.iter_mut().zip(items) {
-        let made = match item {
-            Item::Holder(word) => pid(call, open, word)?,
-            Item::Key(key) => Some(decode::term(call, key)?),
-            Item::Number(number) => Some(enif::number(call, number)),
-        };
-        let Some(made) = made else { return Ok(None) };
-        *term = made;
+    fn try_add<const N: usize>(&mut self, items: [Item<'_>; N]) -> Result<(), OutOfMemory> {
+        let mut terms = [enif::nil(); N];
+        for (term, item) in terms.iter_mut().zip(items) {
+            let made = match item {
+                Item::Holder(word) => pid(self.call, self.open, word)?,
+                Item::Key(key) => Some(decode::term(self.call, key)?),
+                Item::Number(number) => Some(enif::number(self.call, number)),
+            };
+            let Some(made) = made else { return Ok(()) };
+            *term = made;
+        }
+        let list = self.list.as_mut().map_err(|OutOfMemory| OutOfMemory)?;
+        reserve(list, 1)?;
+        list.push(enif::tuple(self.call, &terms));
+        Ok(())
     }
-    Ok(Some(enif::tuple(call, &terms)))
 }
 
 /// `{Serial, List, Next | done} | changed`: what `collect` adds to the piece, and the position of the next one that it

@@ -25,8 +25,8 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
-    let permits = non_negative(call, term.as_c_arg()).and_then(NonZeroU64::new);
-    permits.ok_or(CallError::BadArg)
+    let permits = non_negative(call, term.as_c_arg())?;
+    NonZeroU64::new(permits).ok_or(CallError::BadArg)
 }
 
 fn demand(
@@ -35,8 +35,7 @@ fn demand(
     buckets: Term<'_>,
     number: Term<'_>,
 ) -> Result<Demand, CallError> {
-    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
-    let capacity = capacity.ok_or(CallError::BadArg)?;
+    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg())?;
     Ok(Demand::of(capacity, permits(call, number)?))
 }
 
@@ -89,7 +88,7 @@ fn wait<'a>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
-    let max_waiting = non_negative(call, max_waiting.as_c_arg()).ok_or(CallError::BadArg)?;
+    let max_waiting = non_negative(call, max_waiting.as_c_arg())?;
     let waited = with_table(call, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
@@ -148,8 +147,7 @@ fn resize<'a>(
     buckets: Term<'a>,
 ) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
-    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg());
-    let capacity = capacity.ok_or(CallError::BadArg)?;
+    let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg())?;
     let is_done = with_table(call, key, |open, pin, key| {
         Ok(open.table.resize(pin, key, capacity, call) || settle_piece(open, pin, key, call))
     })?;
@@ -207,7 +205,10 @@ fn give<'a>(
     let given = with_table(call, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
-        let watch = || open.watch_other(env, target);
+        let watch = || {
+            inject::panic();
+            Ok::<bool, CallError>(open.watch_if_alive(env, target))
+        };
         let table = &open.table;
         table.give(pin, giver, receiver.holder(), key, number, watch)
     })?;
