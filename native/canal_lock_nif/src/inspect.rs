@@ -7,7 +7,7 @@
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use crate::incarnation::{current, with_table, Incarnation, INCARNATIONS};
+use crate::incarnation::{current, with_table, Incarnation};
 use crate::key::{decode, with_key, StoredKey};
 use crate::waits::now_ms;
 use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Usage};
@@ -214,7 +214,8 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
 /// `info() -> #{atom() => term()}`. Dirty, because it visits all holders.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn info(env: Env<'_>) -> NifResult<Term<'_>> {
-    let open = INCARNATIONS.shared().ok_or(CallError::NotStarted)?;
+    let pin = pin();
+    let open = current(&pin).ok_or(CallError::NotStarted)?;
     inject::panic();
     let max_per = env.binary_to_term(&open.max_per.lock());
     let (max_per, _) = max_per.ok_or(CallError::OutOfMemory)?;

@@ -78,7 +78,7 @@ thread_cell! {
 /// While it exists, nothing that its thread can reach is freed.
 ///
 /// A pin belongs to its thread. A thread can have several; the last one to be dropped ends the protection. Hold a pin
-/// for microseconds: it delays the freeing of memory, and nothing else.
+/// for milliseconds at most: it delays the freeing of memory, and nothing else.
 pub struct Pin {
     record: *const Record,
     _not_send: PhantomData<*const ()>,

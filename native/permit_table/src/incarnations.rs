@@ -7,9 +7,9 @@
 //!   Incarnations                                              closed   [ (stamp, *), (stamp, *), ... ]
 //!     current ------------.                                                     |            |
 //!                         v                                                     v            v
-//!                    Incarnation  <----------- open                        Incarnation  Incarnation <--.
-//!                    content                     ^  ^  ^                                               |
-//!                         '----------------------'  |  |                      null <-- open        Shared
+//!                    Incarnation  <----------- open                        Incarnation  Incarnation
+//!                    content                     ^  ^  ^
+//!                         '----------------------'  |  |                      null <-- open
 //!                                                 Gate Gate                             ^
 //!                                              one per monitor                         Gate
 //! ```
@@ -21,8 +21,8 @@
 //!   process that opened the last one is reported. The gate leads to an incarnation before `current` does. A caller can
 //!   acquire permits and die as soon as it finds the incarnation, and its death must find it too.
 //! - **I2** Closing removes both pointers, once. Calls that are inside by then finish on the closed incarnation, and
-//!   have no effect outside it. It is freed when no thread is inside: neither by a pin that is older than the stamp,
-//!   which is given after both pointers are removed (`epochs.rs`), nor by a [`Shared`].
+//!   have no effect outside it. It is freed when no thread is inside by a pin that is older than the stamp, which is
+//!   given after both pointers are removed (`epochs.rs`).
 //! - **I3** A call through the gate of a closed incarnation finds nothing and changes nothing.
 //! - **I4** An incarnation that is kept stays open when the process that opened it dies. The next process that opens
 //!   one to be kept adopts it, with the same gate. Any other process opens a new one, which closes it.
@@ -33,14 +33,13 @@
 //!
 //! Both pointers are stored with Release and loaded with Acquire: a thread that finds an incarnation sees its content.
 //! That no thread finds it after its stamp requires only that the pointers are removed before the stamp is given. E2
-//! and E3 provide the rest. Uses inside happen before the freeing: by E4 for pins, and for a [`Shared`] by its
-//! reference count, which is decremented with Release and found to be the last with Acquire.
+//! and E3 provide the rest. Uses inside happen before the freeing (E4).
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::memory::{reserve, OutOfMemory};
 use crate::sync::{const_unless_loom, ordering, Arc, AtomicPtr, Mutex, MutexGuard, Ordering};
 use crate::{inject, sweep::Progress};
-use std::{ops::Deref, panic::RefUnwindSafe, ptr};
+use std::{panic::RefUnwindSafe, ptr};
 
 /// Replaces the stamp of a closed incarnation when no pinned thread is inside. Stamps start above it.
 const QUIET: u64 = 0;
@@ -85,7 +84,7 @@ pub trait Dismantle: Send + Sync + 'static {
 /// # Ok::<(), OutOfMemory>(())
 /// ```
 pub struct Incarnations<T: 'static> {
-    /// The open incarnation, or null. It counts as one reference of the [`Arc`].
+    /// The open incarnation, or null. It is the reference of the [`Arc`].
     current: AtomicPtr<Incarnation<T>>,
     /// Oldest first.
     ///
@@ -106,6 +105,7 @@ struct Closed<T: 'static> {
     stamp: u64,
     /// It is dismantled and must be dropped.
     is_emptied: bool,
+    /// The only reference, and no box, because threads that are inside still read it.
     incarnation: Arc<Incarnation<T>>,
 }
 
@@ -124,9 +124,6 @@ pub struct Opening<T: 'static> {
     keep: bool,
     gate: Gate<T>,
 }
-
-/// A reference to an incarnation, open or closed, that keeps it from being freed.
-pub struct Shared<T: 'static>(Arc<Incarnation<T>>);
 
 impl<T: Dismantle> Incarnations<T> {
     const_unless_loom! {
@@ -148,21 +145,6 @@ impl<T: Dismantle> Incarnations<T> {
         // SAFETY: it is freed only after all threads that were inside when it left this pointer have left (I2).
         let open = unsafe { self.current.load(Ordering::Acquire).as_ref() };
         open.map(|open| &open.opened)
-    }
-
-    /// The open incarnation, for longer than a pin should be held.
-    pub fn shared(&self) -> Option<Shared<T>> {
-        let _pin = pin();
-        let open = self.current.load(Ordering::Acquire).cast_const();
-        if open.is_null() {
-            return None;
-        }
-        // SAFETY: the pointer is from `Arc::into_raw` in `Opening::open`. An open or closed incarnation has a reference
-        // of its own, and keeps it while this thread is inside (I2).
-        unsafe {
-            Arc::increment_strong_count(open);
-            Some(Shared(Arc::from_raw(open)))
-        }
     }
 
     /// The right to open an incarnation, which is kept or not (I4).
@@ -194,11 +176,8 @@ impl<T: Dismantle> Incarnations<T> {
             // Another barrier at each step would interrupt all processors each time.
             oldest.stamp = QUIET;
         }
-        // No thread is inside by a pin. A `Shared` may still exist.
-        let Some(alone) = Arc::get_mut(&mut oldest.incarnation) else {
-            return Progress::Waiting;
-        };
         inject::panic();
+        let alone = Arc::get_mut(&mut oldest.incarnation).expect("the only reference");
         oldest.is_emptied = !alone.opened.dismantle();
         Progress::More
     }
@@ -346,14 +325,6 @@ impl<T> Target<T> {
             is_emptied: false,
             incarnation,
         });
-    }
-}
-
-impl<T> Deref for Shared<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0.opened
     }
 }
 

@@ -123,7 +123,7 @@ pub use epochs::{pin, Pin};
 #[cfg(loom)]
 pub use epochs::{quiet_before, stamp, thread_of};
 pub use holder::Holder;
-pub use incarnations::{Dismantle, Gate, Incarnations, Opening, Shared};
+pub use incarnations::{Dismantle, Gate, Incarnations, Opening};
 pub use keys::{Key, Query};
 pub use memory::{reserve, OutOfMemory};
 pub use permit_count::{Acquired, Capacity, Demand};

@@ -131,20 +131,6 @@ fn i2_close_and_free_during_a_call() {
 }
 
 #[test]
-fn i2_close_and_free_while_shared() {
-    model(2, 5, |first| {
-        let gate = open(1, false);
-        let share = || {
-            if let Some(shared) = INCARNATIONS.shared() {
-                assert_eq!(shared.number(), 1);
-            }
-        };
-        run(first, share, move || close_and_free(&gate));
-        dismantle();
-    });
-}
-
-#[test]
 fn i2_two_close_at_once() {
     model(2, 5, |first| {
         let gate = open(1, false);

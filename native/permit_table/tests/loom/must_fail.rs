@@ -22,8 +22,6 @@ enum Found {
     Asserted,
     /// loom reports two unordered accesses, one of them a write.
     Unordered,
-    /// loom no longer knows the `Arc`.
-    ArcFreed,
     /// A key is read after it has been dropped.
     Freed,
     /// By an assertion of the code.
@@ -268,8 +266,6 @@ bugs! {
         incarnations::i2_close_and_free_during_a_call => Unordered;
     i2_closed_and_left_current:
         incarnations::i2_close_and_free_during_a_call => Asserted;
-    i2_shared_without_pin:
-        incarnations::i2_close_and_free_while_shared => ArcFreed;
     i2_previous_left_open:
         incarnations::i2_two_open_at_once => Asserted;
     i3_closed_and_gate_left_open:
@@ -338,7 +334,6 @@ fn assert_found(name_of_bug: &str) {
                 place.contains(&format!("tests/loom/{file}.rs")) || words.contains("reported twice")
             }
             Unordered => words.contains("Causality violation"),
-            ArcFreed => place.contains("sync/arc.rs"),
             Freed => words.contains("has been freed"),
             Checked => place.contains("permit_table/src/"),
             Deadlocked => words.starts_with("deadlock"),
