@@ -39,26 +39,6 @@ pub(crate) const CHUNK: usize = sized(2, 64, 1024);
 /// chunks are too short.)
 const NEIGHBOR_OFFSET: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 
-/// Totals over all holders of a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    /// Processes that hold at least one permit.
-    pub(crate) holders: usize,
-    /// Permits that they hold.
-    pub(crate) permits: u64,
-    /// Permits released so far, also by processes that have died since.
-    pub(crate) released: u64,
-}
-
-impl Sums {
-    fn add<K>(&mut self, slot: &Slot<K>) {
-        let permits = slot.permits();
-        self.holders += usize::from(permits > 0);
-        self.permits = self.permits.saturating_add(permits);
-        self.released = self.released.saturating_add(slot.released_by_holder());
-    }
-}
-
 pub(crate) struct Holders<K> {
     pub(crate) slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
@@ -236,19 +216,25 @@ impl<K> Holders<K> {
         self.search(holder, Slot::holder).is_ok()
     }
 
-    /// Totals over all processes. Walks over the slots, one cache line each. Exact if no call is running.
-    pub(crate) fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
-        self.slots.values().for_each(|slot| sums.add(slot));
+    /// The number of processes that hold permits, these permits, and the permits released so far, also by processes
+    /// that have died since. Walks over the slots, one cache line each. Exact if no call is running.
+    pub(crate) fn sums(&self) -> (usize, u64, u64) {
+        let (mut holders, mut permits, mut released) = (0, 0_u64, 0_u64);
+        let mut add = |slot: &Slot<K>| {
+            let held = slot.permits();
+            holders += usize::from(held > 0);
+            permits = permits.saturating_add(held);
+            released = released.saturating_add(slot.released_by_holder());
+        };
+        self.slots.values().for_each(&mut add);
         let displaced = self.displaced.lock();
         for displaced in displaced.from(0) {
             // SAFETY: slots are freed under this lock.
-            sums.add(unsafe { displaced.slot.as_ref() });
+            add(unsafe { displaced.slot.as_ref() });
         }
         // Under the same lock: a release is counted either in a slot or here.
         let freed = self.released.load(Ordering::Relaxed);
-        sums.released = sums.released.saturating_add(freed);
-        sums
+        (holders, permits, released.saturating_add(freed))
     }
 
     /// The slot at the place of a process, which may belong to another one.

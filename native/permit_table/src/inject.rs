@@ -14,7 +14,10 @@ use crate::out_of_memory::OutOfMemory;
 #[inline(always)]
 pub fn panic() {
     #[cfg(any(test, feature = "faults"))]
-    armed::panic();
+    if armed::fails(&[Failure::Panic]) {
+        // Prints nothing: the output of intended panics would hide unintended ones.
+        std::panic::resume_unwind(Box::new("injected panic"));
+    }
 }
 
 /// Precedes an allocation. Fails or panics if a test asks for it.
@@ -23,8 +26,11 @@ pub fn panic() {
 /// [`OutOfMemory`], if a test asks for it.
 #[inline(always)]
 pub fn out_of_memory() -> Result<(), OutOfMemory> {
+    panic();
     #[cfg(any(test, feature = "faults"))]
-    armed::out_of_memory()?;
+    if armed::fails(&[Failure::Allocation, Failure::Memory]) {
+        return Err(OutOfMemory);
+    }
     Ok(())
 }
 
@@ -32,7 +38,7 @@ pub fn out_of_memory() -> Result<(), OutOfMemory> {
 #[inline(always)]
 pub(crate) fn refused_barrier() -> bool {
     #[cfg(any(test, feature = "faults"))]
-    return armed::refused_barrier();
+    return armed::fails(&[Failure::Barriers]);
     #[cfg(not(any(test, feature = "faults")))]
     false
 }
@@ -42,7 +48,6 @@ pub use armed::{arm, disarm, Failure};
 
 #[cfg(any(test, feature = "faults"))]
 mod armed {
-    use super::OutOfMemory;
     use parking_lot::Mutex;
 
     /// What a test injects.
@@ -58,7 +63,6 @@ mod armed {
         Barriers,
     }
 
-    #[derive(Clone, Copy)]
     struct Plan {
         failure: Option<Failure>,
         /// Places of this kind that succeed before the first failure.
@@ -90,14 +94,13 @@ mod armed {
 
     /// Injects the failure after `grants` places of its kind have succeeded.
     pub fn arm(failure: Failure, grants: usize) {
-        let failure = Some(failure);
-        with_plan(|plan| {
-            *plan = Plan {
-                failure,
-                grants,
-                ..NONE
-            }
-        });
+        let (failure, hits) = (Some(failure), 0);
+        let armed = Plan {
+            failure,
+            grants,
+            hits,
+        };
+        with_plan(|plan| *plan = armed);
     }
 
     /// Ends the injection. Returns how many failures were injected.
@@ -105,28 +108,10 @@ mod armed {
         with_plan(|plan| std::mem::replace(plan, NONE).hits)
     }
 
-    pub(super) fn panic() {
-        if fails(|failure| failure == Failure::Panic) {
-            // Prints nothing: the output of intended panics would hide unintended ones.
-            std::panic::resume_unwind(Box::new("injected panic"));
-        }
-    }
-
-    pub(super) fn out_of_memory() -> Result<(), OutOfMemory> {
-        panic();
-        match fails(|failure| matches!(failure, Failure::Allocation | Failure::Memory)) {
-            true => Err(OutOfMemory),
-            false => Ok(()),
-        }
-    }
-
-    pub(super) fn refused_barrier() -> bool {
-        fails(|failure| failure == Failure::Barriers)
-    }
-
-    fn fails(is_of_this_kind: impl FnOnce(Failure) -> bool) -> bool {
+    /// Whether a place that has failures of these kinds fails.
+    pub(super) fn fails(kinds: &[Failure]) -> bool {
         with_plan(|plan| {
-            let Some(failure) = plan.failure.filter(|failure| is_of_this_kind(*failure)) else {
+            let Some(failure) = plan.failure.filter(|failure| kinds.contains(failure)) else {
                 return false;
             };
             if plan.grants > 0 {

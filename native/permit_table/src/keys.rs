@@ -118,14 +118,6 @@ pub(crate) struct Keys<K> {
 /// A node that is not published yet. Freed on drop.
 pub(crate) struct NewNode<K>(NonNull<Node<K>>);
 
-/// The result of an insertion.
-pub(crate) enum Inserted<'a, K> {
-    /// The new node is in the list.
-    New(&'a Node<K>),
-    /// Another caller's node with the key is.
-    Present(NewNode<K>),
-}
-
 /// A position in the list: behind `before`, whose pointer was `next`.
 pub(crate) struct Gap<'a> {
     pub(crate) before: &'a Link,
@@ -312,13 +304,13 @@ impl<K: Key> Keys<K> {
         None
     }
 
-    /// Inserts a new node, unless the key is present by now.
+    /// Inserts a new node. Returns it as an error if the key is present by now: another caller has inserted it.
     pub(crate) fn insert<'a, Q: Equivalent<K>>(
         &'a self,
         pin: &'a Pin,
         query: &Q,
         new: NewNode<K>,
-    ) -> Inserted<'a, K> {
+    ) -> Result<&'a Node<K>, NewNode<K>> {
         // SAFETY: it is alive, and it is only read here.
         let link = unsafe { &new.0.as_ref().link };
         self.link_head(pin, link.order);
@@ -327,7 +319,7 @@ impl<K: Key> Keys<K> {
                 continue;
             };
             if Self::run_has(&gap, link.order, query) {
-                return Inserted::Present(new);
+                return Err(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
             // The swap succeeds only if nothing was inserted here since the run was read (K3). This ensures K4.
@@ -339,7 +331,7 @@ impl<K: Key> Keys<K> {
         std::mem::forget(new);
         self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
         // SAFETY: it is in the list with a permit out or a queue (K6), and the pin keeps it alive after that.
-        Inserted::New(unsafe { node.as_ref() })
+        Ok(unsafe { node.as_ref() })
     }
 
     /// The nearest linked head whose order is not greater than `order`: the head of its range, or an ancestor.

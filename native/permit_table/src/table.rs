@@ -17,7 +17,7 @@
 use crate::counters::{Counters, Event};
 use crate::holder::Holder;
 use crate::holders::Holders;
-use crate::keys::{order_of_key, Inserted, Key, Keys, NewNode, Node, Query};
+use crate::keys::{order_of_key, Key, Keys, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Demand, PermitCount};
 use crate::queues::{NoNotice, Notice, Queues};
@@ -213,11 +213,11 @@ impl<K: Key, N: Notice> Table<K, N> {
             let entry = slot.reserve(None)?;
             inject::panic();
             match self.keys.insert(pin, query, new) {
-                Inserted::New(node) => {
+                Ok(node) => {
                     slot.record(entry, node, demand.permits);
                     return Ok(Acquired::Permit(demand.permits));
                 }
-                Inserted::Present(returned) => new = returned,
+                Err(returned) => new = returned,
             }
             // Another caller inserted the key first. If that node is dead by now, the next round inserts ours.
             let Some(node) = self.keys.get(pin, order, query) else {
@@ -426,21 +426,20 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// One cache line per slot in each chunk that has ever been used, and one more per holder of more than two keys. It
     /// depends neither on the number of keys nor on that of permits.
     pub fn usage(&self) -> Usage {
-        let held = self.holders.sums();
+        let (holders, permits, released) = self.holders.sums();
         let released_by_death = self.counters.sum(Event::ReleasedByDeath);
         Usage {
             keys: self.keys.len(),
-            permits: held.permits,
-            holders: held.holders,
+            permits,
+            holders,
             waiting: self.queues.len(),
             barriers_refused: barrier::refused(),
             totals: Totals {
-                granted: held
-                    .permits
-                    .saturating_add(held.released)
+                granted: permits
+                    .saturating_add(released)
                     .saturating_add(released_by_death),
                 refused: self.counters.sum(Event::Refused),
-                released: held.released,
+                released,
                 released_by_death,
                 not_held: self.counters.sum(Event::NotHeld),
                 reclaimed: self.keys.reclaimed(),

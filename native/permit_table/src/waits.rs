@@ -7,7 +7,7 @@
 use crate::counters::Event;
 use crate::epochs::Pin;
 use crate::holder::Holder;
-use crate::keys::{Inserted, Key, NewNode, Node, Query};
+use crate::keys::{Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
 use crate::queue::Waiter;
@@ -116,8 +116,8 @@ impl<K: Key, N: Notice> Table<K, N> {
                         None => NewNode::with(PermitCount::with_waiters(), query, order)?,
                     };
                     guard.open(order, || match self.keys.insert(pin, query, made) {
-                        Inserted::New(node) => Some(node),
-                        Inserted::Present(returned) => {
+                        Ok(node) => Some(node),
+                        Err(returned) => {
                             new = Some(returned);
                             None
                         }

@@ -237,10 +237,7 @@ fn p8_number_of_heads_follows_the_number_of_keys() {
 /// Inserts a key with this order, unless it is present.
 fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Option<&'a Node<u64>> {
     let new = NewNode::with(PermitCount::with_permits(1), &key, order).unwrap();
-    match table.keys.insert(pin, &key, new) {
-        Inserted::New(node) => Some(node),
-        Inserted::Present(_) => None,
-    }
+    table.keys.insert(pin, &key, new).ok()
 }
 
 /// Does what the sweep does to an idle key, except marking and unlinking its link.
