@@ -122,16 +122,10 @@ impl Pin {
     /// The number of this thread, unique among the living threads. Numbers are small: the number of a thread that ended
     /// is reused.
     #[inline(always)]
-    pub(crate) fn thread(&self) -> usize {
+    pub fn thread(&self) -> usize {
         // SAFETY: records are never freed.
         unsafe { &*self.record }.number
     }
-}
-
-/// [`Pin::thread`], for models.
-#[cfg(loom)]
-pub fn thread_of(pin: &Pin) -> usize {
-    pin.thread()
 }
 
 impl Drop for Pin {
@@ -185,20 +179,16 @@ fn records() -> impl Iterator<Item = &'static Record> {
 #[cold]
 fn assign_record() -> *const Record {
     barrier::choose();
-    let record = free_record().unwrap_or_else(new_record);
-    OWN_RECORD.with(|own| own.set(record));
-    thread_exit::register(record);
-    record
-}
-
-fn free_record() -> Option<*const Record> {
     let free = records().find(|record| {
         record
             .in_use
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     });
-    free.map(ptr::from_ref)
+    let record = free.map_or_else(new_record, ptr::from_ref);
+    OWN_RECORD.with(|own| own.set(record));
+    thread_exit::register(record);
+    record
 }
 
 fn new_record() -> *const Record {

@@ -224,7 +224,7 @@ impl<K> Holders<K> {
             let held = slot.permits();
             holders += usize::from(held > 0);
             permits = permits.saturating_add(held);
-            released = released.saturating_add(slot.released_by_holder());
+            released = released.saturating_add(slot.released_by_holder.load(Ordering::Relaxed));
         };
         self.slots.values().for_each(&mut add);
         let displaced = self.displaced.lock();
@@ -347,7 +347,7 @@ impl<K> Holders<K> {
         home.displaced.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: `displace` allocated it. No call finds it any more (H1), and readers hold this lock.
         unsafe {
-            let released = removed.as_ref().released_by_holder();
+            let released = removed.as_ref().released_by_holder.load(Ordering::Relaxed);
             self.released.fetch_add(released, Ordering::Relaxed);
             free(removed);
         }

@@ -111,7 +111,7 @@ pub(crate) struct Keys<K> {
     bits: AtomicU32,
     len: AtomicUsize,
     /// Keys that the sweep has unlinked. Only the sweep changes it; it is a statistic.
-    reclaimed: std::sync::atomic::AtomicU64,
+    pub(crate) reclaimed: std::sync::atomic::AtomicU64,
     _nodes: std::marker::PhantomData<Box<Node<K>>>,
 }
 
@@ -246,10 +246,6 @@ impl<K: Key> Keys<K> {
     pub(crate) fn count_reclaimed(&self) {
         self.len.fetch_sub(1, Ordering::Relaxed);
         self.reclaimed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn reclaimed(&self) -> u64 {
-        self.reclaimed.load(Ordering::Relaxed)
     }
 
     /// Relaxed: each head of an enclosing range is a correct entry. An old number only makes a walk longer.

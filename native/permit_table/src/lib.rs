@@ -121,7 +121,7 @@ mod allocated;
 pub use barrier::use_fences;
 pub use epochs::{pin, Pin};
 #[cfg(loom)]
-pub use epochs::{quiet_before, stamp, thread_of};
+pub use epochs::{quiet_before, stamp};
 pub use holder::Holder;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening};
 pub use keys::{Key, Query};

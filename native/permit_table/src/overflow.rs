@@ -32,7 +32,7 @@ use std::ptr::{self, NonNull};
 /// What a process has of one key.
 pub(crate) struct KeyRow<K> {
     order: u64,
-    node: NonNull<Node<K>>,
+    pub(crate) node: NonNull<Node<K>>,
     permits: u64,
     /// Permits that a request of the process has collected. They are counted, and cannot be released yet.
     collected: u64,
@@ -89,10 +89,6 @@ impl<K> KeyRow<K> {
     pub(crate) fn counted(&self) -> u64 {
         self.permits + self.collected
     }
-
-    pub(crate) fn node(&self) -> NonNull<Node<K>> {
-        self.node
-    }
 }
 
 struct Record<K> {
@@ -125,7 +121,7 @@ pub(crate) struct Overflow<K> {
     record: Mutex<Record<K>>,
     /// The sum of the permits in the rows, collected ones included (O4). Changed under the lock, so a load and a store
     /// are enough. Relaxed: it is a statistic, and no pointer is followed because of it.
-    permits: AtomicU64,
+    pub(crate) permits: AtomicU64,
 }
 
 /// A locked overflow.
@@ -143,11 +139,6 @@ impl<K> Overflow<K> {
             }),
             permits: AtomicU64::new(0),
         }
-    }
-
-    /// All permits here, at some instant.
-    pub(crate) fn permits(&self) -> u64 {
-        self.permits.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lock(&self) -> OverflowGuard<'_, K> {

@@ -64,7 +64,7 @@ struct Lane<K, N> {
 pub(crate) struct Queue<K, N> {
     /// None is empty.
     lanes: Vec<Lane<K, N>>,
-    len: usize,
+    pub(crate) len: usize,
     /// The number of the waiter that has collected permits, and these permits. At most one has (W4).
     collected: (u64, u64),
 }
@@ -109,10 +109,6 @@ impl<K, N> Lane<K, N> {
 }
 
 impl<K, N> Queue<K, N> {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.len()
     }

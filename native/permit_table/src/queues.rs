@@ -124,8 +124,9 @@ pub(crate) struct Queues<K, N> {
     shards: Vec<Mutex<Shard<K, N>>>,
     /// Requests that wait, of all keys together.
     waiting: AtomicUsize,
-    max_waiting: AtomicUsize,
-    handed_over: AtomicU64,
+    pub(crate) max_waiting: AtomicUsize,
+    /// Requests that were granted so far.
+    pub(crate) handed_over: AtomicU64,
 }
 
 /// The queues of one shard, locked.
@@ -201,7 +202,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         max_waiting: usize,
     ) -> bool {
         let queue = node.and_then(|node| self.shard.queue(node));
-        queue.map_or(0, Queue::len) >= max_waiting
+        queue.map_or(0, |queue| queue.len) >= max_waiting
             || queue.is_some_and(|queue| !queue.has_room(capacity))
             || self.queues.len() >= self.queues.max_waiting.load(Relaxed)
     }
@@ -236,7 +237,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
 
     /// Ends the queue of a node if no request waits.
     pub(crate) fn end_if_empty(&mut self, node: &Node<K>) {
-        if self.shard.queue(node).is_none_or(|queue| queue.len() > 0) {
+        if self.shard.queue(node).is_none_or(|queue| queue.len > 0) {
             return;
         }
         let queues = &mut self.shard.queues;
@@ -406,19 +407,10 @@ impl<K, N: Notice> Queues<K, N> {
         taken.ok().map(|_| Reservation(&self.waiting))
     }
 
-    /// Requests that were granted so far.
-    pub(crate) fn handed_over(&self) -> u64 {
-        self.handed_over.load(Relaxed)
-    }
-
-    pub(crate) fn set_max_waiting(&self, max_waiting: usize) {
-        self.max_waiting.store(max_waiting, Relaxed);
-    }
-
     /// Requests that wait for a node.
     pub(crate) fn len_of(&self, node: &Node<K>) -> usize {
         let guard = self.lock(node.order());
-        guard.shard.queue(node).map_or(0, Queue::len)
+        guard.shard.queue(node).map_or(0, |queue| queue.len)
     }
 
     /// Copies the queues of one shard, from an order on. Returns where to continue: `None` beyond the last shard.
@@ -440,7 +432,7 @@ impl<K, N: Notice> Queues<K, N> {
             last = of.order;
             if let Some(oldest) = of.queue.oldest() {
                 let info = QueueInfo {
-                    waiting: of.queue.len(),
+                    waiting: of.queue.len,
                     oldest: oldest.id,
                     since: oldest.since,
                 };
@@ -597,7 +589,7 @@ mod tests {
     #[test]
     fn reservations_are_limited() {
         let queues = Queues::<u64, NoNotice>::new().unwrap();
-        queues.set_max_waiting(1);
+        queues.max_waiting.store(1, Relaxed);
         let reservation = queues.reservation();
         assert!(reservation.is_some() && queues.reservation().is_none());
         drop(reservation);

@@ -121,7 +121,7 @@ impl<K> Slot<K> {
             if permits > 0 {
                 reserve(&mut keys, 1)?;
                 // SAFETY: on record with permits while this thread has the lock (O1), so alive while the pin lasts.
-                keys.push((unsafe { &*row.node().as_ptr().cast_const() }, permits));
+                keys.push((unsafe { &*row.node.as_ptr().cast_const() }, permits));
             }
         }
         reserve(&mut keys, inline.len())?;

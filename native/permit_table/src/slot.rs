@@ -115,7 +115,7 @@ pub(crate) struct Slot<K> {
     overflow: AtomicPtr<Overflow<K>>,
     /// Permits that the processes of this slot have released themselves. Counted here because a release has this cache
     /// line anyway. Relaxed, and not through `sync.rs`, for the reasons in `counters.rs`.
-    released_by_holder: std::sync::atomic::AtomicU64,
+    pub(crate) released_by_holder: std::sync::atomic::AtomicU64,
     /// Checks H1: one writer of the inline keys at a time.
     writer: OneWriter,
 }
@@ -425,7 +425,10 @@ impl<K> Slot<K> {
         let inline = self.inline.iter();
         let inline = inline.map(|key| key.permits.load(Ordering::Relaxed));
         let inline = inline.fold(0, u64::saturating_add);
-        inline.saturating_add(self.overflow().map_or(0, Overflow::permits))
+        inline.saturating_add(
+            self.overflow()
+                .map_or(0, |overflow| overflow.permits.load(Ordering::Relaxed)),
+        )
     }
 
     /// Frees the last inline key by moving its permits to the overflow. So a process that holds many keys for long, and
@@ -450,9 +453,5 @@ impl<K> Slot<K> {
         let released = self.released_by_holder.load(Ordering::Relaxed);
         self.released_by_holder
             .store(released + permits, Ordering::Relaxed);
-    }
-
-    pub(crate) fn released_by_holder(&self) -> u64 {
-        self.released_by_holder.load(Ordering::Relaxed)
     }
 }

@@ -213,11 +213,11 @@ impl<K: Key> Sweep<K> {
         let link = unsafe { &*target };
         // Before the mark, its position is found by its order. After the mark, other threads can insert greater orders
         // in front of it.
-        let mut gap = loop {
+        let mut before = loop {
             // A head cannot lead to itself, but its parent can. A head of smaller order leads to a key.
             let head = keys.entry(parent(link.order));
             if let Some(gap) = keys.gap(pin, &head.link, link.order) {
-                break gap;
+                break gap.before;
             }
         };
         let rest = link.mark();
@@ -225,7 +225,6 @@ impl<K: Key> Sweep<K> {
         loop {
             // From here on it is found by its address. In front of it are only unmarked links (K7), or others of the
             // same order. Each of these can be the link before it.
-            let mut before = gap.before;
             let (mut next, _) = before.next();
             while !ptr::eq(next, target) {
                 // SAFETY: linked in front of the target, which is linked.
@@ -235,7 +234,6 @@ impl<K: Key> Sweep<K> {
             if before.redirect(target, rest) {
                 return;
             }
-            gap.before = before;
         }
     }
 

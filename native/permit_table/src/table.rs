@@ -30,6 +30,7 @@ use equivalent::Equivalent;
 use std::hash::Hash;
 use std::num::NonZeroU64;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Current size and cost of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -442,8 +443,8 @@ impl<K: Key, N: Notice> Table<K, N> {
                 released,
                 released_by_death,
                 not_held: self.counters.sum(Event::NotHeld),
-                reclaimed: self.keys.reclaimed(),
-                handed_over: self.queues.handed_over(),
+                reclaimed: self.keys.reclaimed.load(Relaxed),
+                handed_over: self.queues.handed_over.load(Relaxed),
                 timed_out: self.counters.sum(Event::TimedOut),
                 transferred: self.counters.sum(Event::Transferred),
             },

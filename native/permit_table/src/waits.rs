@@ -16,6 +16,7 @@ use crate::slot::Slot;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The result of [`Table::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +237,7 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     /// Limits the number of requests that wait, of all keys together.
     pub fn set_max_waiting(&self, max_waiting: usize) {
-        self.queues.set_max_waiting(max_waiting);
+        self.queues.max_waiting.store(max_waiting, Relaxed);
     }
 
     /// Ends up to `limit` requests, because the table closes: their processes get [`WaitEnd::Closed`](crate::WaitEnd).

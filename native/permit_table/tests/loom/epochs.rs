@@ -3,7 +3,7 @@
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicPtr, Ordering};
-use permit_table::{pin, quiet_before, stamp, thread_of};
+use permit_table::{pin, quiet_before, stamp};
 
 /// Runs each of these models with both barriers.
 macro_rules! with_both_barriers {
@@ -116,7 +116,7 @@ fn e1_first_pins_of_two_threads_both_count(barrier: Barrier) {
 /// The counters of a thread are indexed by its number (`counters.rs`), so no other thread may have it.
 fn e5_first_pins_of_two_threads_get_different_numbers(barrier: Barrier) {
     model_with(barrier, 2, 5, |first| {
-        let number = |_: &()| thread_of(&pin());
+        let number = |_: &()| pin().thread();
         let (one, other) = first.two(&Arc::new(()), number, number);
         assert_ne!(one, other);
     });
