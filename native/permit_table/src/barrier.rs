@@ -35,8 +35,7 @@
 //! - Two concurrent barriers would be ordered by the words. No model has two.
 
 use crate::inject;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[cfg(not(loom))]
 use membarrier as imp;

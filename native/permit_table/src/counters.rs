@@ -56,11 +56,6 @@ impl Counters {
     }
 
     #[inline(always)]
-    pub(crate) fn count(&self, pin: &Pin, event: Event) {
-        self.add(pin, event, 1);
-    }
-
-    #[inline(always)]
     pub(crate) fn add(&self, pin: &Pin, event: Event, events: u64) {
         if cfg!(loom) {
             return;
@@ -108,7 +103,7 @@ mod tests {
                 scope.spawn(|| {
                     arm(Failure::Memory, 0);
                     for _ in 0..1000 {
-                        counters.count(&pin(), Event::ReleasedByDeath);
+                        counters.add(&pin(), Event::ReleasedByDeath, 1);
                     }
                     disarm();
                 });

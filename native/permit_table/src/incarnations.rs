@@ -215,24 +215,20 @@ impl<T: Dismantle> Opening<T> {
     /// The open incarnation and its gate, if both it and the next one are kept. Then the caller adopts it instead of
     /// opening a new one (I4).
     pub fn adopted(&self) -> Option<(Gate<T>, &T)> {
-        let open = self.current()?;
-        self.adopts(open).then(|| (open.gate.clone(), &open.opened))
+        let open = self.current().filter(|open| self.keep && open.kept)?;
+        Some((open.gate.clone(), &open.opened))
     }
 
     /// The open incarnation that [`Opening::open`] closes. Callers find it until then.
     pub fn replaced(&self) -> Option<&T> {
-        let open = self.current()?;
-        (!self.adopts(open)).then_some(&open.opened)
+        let open = self.current().filter(|open| !(self.keep && open.kept))?;
+        Some(&open.opened)
     }
 
     fn current(&self) -> Option<&Incarnation<T>> {
         let current = &self.gate.0.incarnations.current;
         // SAFETY: a thread that removes it from there holds the lock, and this thread has the lock (I5).
         unsafe { current.load(Ordering::Acquire).as_ref() }
-    }
-
-    fn adopts(&self, open: &Incarnation<T>) -> bool {
-        self.keep && open.kept
     }
 
     /// The gate of the incarnation that will be opened. It leads nowhere before that.

@@ -33,11 +33,9 @@
 //!                    closed tables are freed   and the sweep
 //! ```
 //!
-//! Read `permit_count.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does, and
-//! `keys.rs`, `slot.rs`, `holders.rs` and `epochs.rs` for why it is correct, and `queue.rs`, `queues.rs` and
-//! `overflow.rs` for calls that wait. Each of them starts with its invariants. The families are: K keys, H holders and
-//! slots, W queues of waiters, O overflow, S sorted list, E epochs, I incarnations; P are the promises of the library.
-//! `incarnations.rs` describes how a table can be closed while calls are inside.
+//! Read `permit_count.rs` first: it explains why one word is enough. Then read `table.rs` for what a call does. The
+//! files below it start with their invariants: K keys, H holders and slots, W queues of waiters, O overflow, S sorted
+//! list, E epochs, I incarnations. P are the promises of the library.
 //!
 //! # Use
 //!
@@ -125,7 +123,7 @@ pub use epochs::{quiet_before, stamp};
 pub use holder::Holder;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening};
 pub use keys::{Key, Query};
-pub use memory::{reserve, OutOfMemory};
+pub use memory::{reserve, reserve_exact, OutOfMemory};
 pub use permit_count::{Acquired, Capacity, Demand};
 pub use queues::{NoNotice, Notice, QueueInfo, WaitEnd};
 pub use reading::Permits;

@@ -56,7 +56,10 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
 }
 
 /// As [`reserve`], for a list that rarely grows again.
-pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
+///
+/// # Errors
+/// As there.
+pub fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
     inject::out_of_memory()?;
     list.try_reserve_exact(more).map_err(|_| OutOfMemory)
 }

@@ -210,10 +210,8 @@ impl PermitCount {
     /// Permits out, or `None` if the key is dead.
     #[inline(always)]
     pub(crate) fn permits(&self) -> Option<u64> {
-        match self.word.load(Ordering::Acquire) {
-            DEAD => None,
-            word => Some(word & COUNT),
-        }
+        let seen = self.read();
+        (!seen.is_dead()).then_some(seen.0 & COUNT)
     }
 
     /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance. Returns true

@@ -459,25 +459,20 @@ impl<K, N: Notice> Queues<K, N> {
     /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters.
     #[cold]
     pub(crate) fn hand_over(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
-        self.settle(&mut Undistributed { node, permits }, context);
+        let guard = self.lock(node.order());
+        self.settle_locked(guard, &mut Undistributed { node, permits }, context);
     }
 
-    /// Settles the queue of a node. It is locked for a bounded time at once.
-    fn settle(&self, permits: &mut Undistributed<'_, K>, context: N::Context<'_>) {
-        while !self.lock(permits.node.order()).settle(permits, context) {}
-    }
-
-    /// Settles the queue of a node under a lock that the caller has, and after that as [`Queues::settle`].
-    pub(crate) fn settle_locked(
-        &self,
-        mut guard: QueueGuard<'_, K, N>,
+    /// Settles the queue of a node. It is locked for a bounded time at once, at first by the caller.
+    pub(crate) fn settle_locked<'a>(
+        &'a self,
+        mut guard: QueueGuard<'a, K, N>,
         permits: &mut Undistributed<'_, K>,
         context: N::Context<'_>,
     ) {
-        let is_settled = guard.settle(permits, context);
-        drop(guard);
-        if !is_settled {
-            self.settle(permits, context);
+        while !guard.settle(permits, context) {
+            drop(guard);
+            guard = self.lock(permits.node.order());
         }
     }
 

@@ -190,7 +190,7 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     #[inline(always)]
     fn refuse(&self, pin: &Pin) -> Acquired {
-        self.counters.count(pin, Event::Refused);
+        self.counters.add(pin, Event::Refused, 1);
         Acquired::Full
     }
 
@@ -248,7 +248,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         if self.release_known(pin, holder, query, context) {
             return Ok(());
         }
-        self.counters.count(pin, Event::NotHeld);
+        self.counters.add(pin, Event::NotHeld, 1);
         Err(NotHeld)
     }
 
@@ -315,7 +315,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     ) -> Result<(), NotHeld> {
         let permits = permits.get();
         let Some((slot, node)) = self.held_at_least(holder, query, permits) else {
-            self.counters.count(pin, Event::NotHeld);
+            self.counters.add(pin, Event::NotHeld, 1);
             return Err(NotHeld);
         };
         let rest = permits - slot.take_inline(node, permits);

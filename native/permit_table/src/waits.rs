@@ -196,7 +196,7 @@ impl<K: Key, N: Notice> Table<K, N> {
 
     /// Counts a request that was cancelled because of a timeout.
     pub fn count_timeout(&self, pin: &Pin) {
-        self.counters.count(pin, Event::TimedOut);
+        self.counters.add(pin, Event::TimedOut, 1);
     }
 
     /// Gives all requests that wait for a key this capacity, in one step. Then grants a piece of those that it admits.
