@@ -24,8 +24,9 @@ mod atoms {
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
     let call = CallEnv::from_env(env);
-    let permits = with_table(call, key, |open, pin, key| Ok(open.table.count(pin, key)))?;
-    Ok(permits)
+    Ok(with_table(call, key, |open, pin, key| {
+        Ok(open.table.count(pin, key))
+    })?)
 }
 
 /// A piece of a long answer.

@@ -6,8 +6,7 @@
 //! | `waits.rs` | NIFs of requests that wait, of several permits, and of gifts |
 //! | `notice.rs` | the message to a process whose request has ended |
 //! | `inspect.rs` | NIFs that inspect: keys, permits, holders |
-//! | `manager.rs` | NIFs of the manager: open, sweep and close a table |
-//! | `proxy_calls.rs` | NIFs of proxies |
+//! | `manager.rs` | NIFs of the manager: open, sweep and close a table; and of the proxies that it starts |
 //! | `key/handle.rs` | NIFs that make and empty handles on long keys |
 //! | `arguments.rs` | arguments that are integers |
 //! | `error.rs` | errors of calls |
@@ -54,7 +53,6 @@ mod key;
 mod manager;
 mod notice;
 mod proxies;
-mod proxy_calls;
 mod waits;
 
 /// `info` is a pid, and the process limit of the VM.

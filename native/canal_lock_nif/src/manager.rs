@@ -1,8 +1,9 @@
-//! The NIFs of the manager, which open, sweep and close a table, and free what is no longer in use.
+//! The NIFs of the manager, which open, sweep and close a table, and free what is no longer in use; and those of the
+//! proxies that it starts.
 
 use crate::enif::{self, CallEnv};
-use crate::incarnation::{self, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
-use crate::{error::CallError, key::interned};
+use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
+use crate::{caller::Caller, error::CallError, key::interned};
 use permit_table::{inject, pin, Progress};
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Encoder, Env, NifResult, ResourceArc, Term};
@@ -21,7 +22,7 @@ const PERCENT_TO_DISMANTLE: i32 = 100;
 const PERCENT_TO_END_WAITS: i32 = 25;
 
 mod atoms {
-    rustler::atoms! { done, more, ok, waiting }
+    rustler::atoms! { done, more, none, ok, waiting }
 }
 
 /// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle | more`: a table for the caller to manage. `more`: it has
@@ -112,4 +113,26 @@ fn free_unused() -> Atom {
     interned::free_unused();
     INCARNATIONS.drop_emptied();
     atoms::ok()
+}
+
+/// `represent(Pid) -> ok | Proxy`: makes the caller the proxy of a process on another node, or returns the live proxy
+/// of that process.
+#[rustler::nif]
+fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let other = with_table(call, holder, |open, _, holder| {
+        open.proxies
+            .represent(call, holder, || open.watch_proxy(call))
+    })?;
+    Ok(call.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
+}
+
+/// `proxy_of(Pid) -> Proxy | none`
+#[rustler::nif]
+fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let proxy = with_table(call, holder, |open, _, holder| {
+        Ok(open.proxies.proxy(holder))
+    })?;
+    Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
 }

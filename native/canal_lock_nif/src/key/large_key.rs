@@ -2,7 +2,7 @@
 
 use super::encoded_term::EncodedTerm;
 use crate::enif::{ErlNifTerm, TermCopy};
-use permit_table::{inject, OutOfMemory};
+use permit_table::{reserve_exact, OutOfMemory};
 
 /// The least memory of an environment that contains a copied term, in bytes (measured on OTP 25).
 const ENVIRONMENT_BYTES: usize = 2400;
@@ -17,11 +17,9 @@ pub(super) struct LargeKey {
 
 impl LargeKey {
     pub(super) fn of(term: &EncodedTerm<'_>) -> Result<Self, OutOfMemory> {
-        inject::out_of_memory()?;
         let copy_bytes = term.opaque.map(|(_, bytes)| ENVIRONMENT_BYTES + bytes);
         let mut words = Vec::new();
-        let reserved = words.try_reserve_exact(term.words.len() + copy_bytes.iter().len());
-        reserved.map_err(|_| OutOfMemory)?;
+        reserve_exact(&mut words, term.words.len() + copy_bytes.iter().len())?;
         words.extend_from_slice(term.words);
         words.extend(copy_bytes.map(|bytes| bytes as u64));
         vm_allocator::add(copy_bytes.unwrap_or(0));
