@@ -32,9 +32,8 @@
 //!
 //! # Why not a crate
 //!
-//! In the prototype, a pair of calls with pins of crossbeam-epoch or seize took 16 ns more (docs/performance.md, "What
-//! was dropped"). Those crates also free memory inside the calls. Here only two free: the sweep, and the manager of a
-//! closed table.
+//! A pair of calls with pins of crossbeam-epoch or seize took 16 ns more (docs/performance.md, "What was dropped"), and
+//! those crates free memory inside the calls. Here only the sweep and the manager of a closed table free.
 
 use crate::barrier;
 use crate::sync::{global, ordering, thread_cell, AtomicBool, AtomicPtr, AtomicU64, Ordering};

@@ -20,10 +20,9 @@
 //! A slot gets the word of its process when the VM watches that process. Before, it is RETIRING too: other threads that
 //! look for it wait.
 //!
-//! The head of `holder.rs` defines *identity word* and *alive*, that of `holders.rs` *place*. The word of a dead
-//! process can already be that of a new one. So the callback of a death first replaces the word: a call that looks for
-//! the slot now waits. Then the callback asks whether a process with the word is alive, and decides. That takes
-//! microseconds. The callback holds no lock during that time, so a call may hold one while it waits. Neither does a
+//! The head of `holder.rs` defines *identity word* and *alive*, and says why the callback of a death asks whether the
+//! word is reused; that of `holders.rs` defines *place*. While the callback asks, a call that looks for the slot waits,
+//! for microseconds. The callback holds no lock during that time, so a call may hold one while it waits. Neither does a
 //! process that sets up its watch.
 //!
 //! # Invariants

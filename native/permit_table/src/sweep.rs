@@ -50,11 +50,8 @@ struct Retry;
 enum Phase {
     /// Past all keys up to and including this order.
     Walk(u64),
-    /// The next head to close is `index` of `chunk`.
-    Shrink {
-        chunk: usize,
-        index: usize,
-    },
+    /// The chunk of the next head to close, and its index there.
+    Shrink(usize, usize),
     Drain,
 }
 
@@ -127,7 +124,7 @@ impl<K: Key> Sweep<K> {
         let walked = match self.phase {
             _ if self.is_spent() => Ok(()),
             Phase::Walk(after) => self.walk(&pin, keys, after),
-            Phase::Shrink { chunk, index } => self.shrink(&pin, keys, chunk, index),
+            Phase::Shrink(chunk, index) => self.shrink(&pin, keys, chunk, index),
             Phase::Drain => Ok(()),
         };
         drop(pin);
@@ -179,11 +176,7 @@ impl<K: Key> Sweep<K> {
             Phase::Walk(done)
         } else {
             Self::halve_heads(keys);
-            let chunk = keys.heads.chunk_count();
-            Phase::Shrink {
-                chunk,
-                index: CHUNK,
-            }
+            Phase::Shrink(keys.heads.chunk_count(), CHUNK)
         };
         outcome
     }
@@ -259,9 +252,12 @@ impl<K: Key> Sweep<K> {
     ) -> Result<(), Retry> {
         while !self.is_spent() {
             self.spent += 1;
-            self.phase = Phase::Shrink { chunk, index };
+            self.phase = Phase::Shrink(chunk, index);
             if index == CHUNK {
-                match self.next_chunk(keys, chunk)? {
+                self.reserve()?;
+                // The highest chunk that exists and is not needed.
+                let mut below = ((1 << keys.bits()) / CHUNK..chunk).rev();
+                match below.find(|&chunk| keys.heads.chunk(chunk).is_some()) {
                     Some(next) => (chunk, index) = (next, 0),
                     None if Self::halve_heads(keys) => chunk = keys.heads.chunk_count(),
                     None => {
@@ -281,17 +277,8 @@ impl<K: Key> Sweep<K> {
                 self.unstamped.push(Retired::Heads(heads));
             }
         }
-        self.phase = Phase::Shrink { chunk, index };
+        self.phase = Phase::Shrink(chunk, index);
         Ok(())
-    }
-
-    /// The highest unneeded chunk below `above`.
-    fn next_chunk(&mut self, keys: &Keys<K>, above: usize) -> Result<Option<usize>, Retry> {
-        self.reserve()?;
-        let needed = (1 << keys.bits()) / CHUNK;
-        Ok((needed..above)
-            .rev()
-            .find(|&chunk| keys.heads.chunk(chunk).is_some()))
     }
 
     /// Removes a head from the list for good. Fails if a caller is linking it.

@@ -21,7 +21,7 @@ const ARRAY: u64 = 0;
 const DISPLACED: u64 = 1;
 
 impl<K> Holders<K> {
-    /// Appends a piece of what a process holds, from this order on. Returns the order to continue from.
+    /// Adds to the empty list a piece of what a process holds, from this order on. Returns the order to continue from.
     pub(crate) fn read_one<'a>(
         &self,
         pin: &'a Pin,
@@ -29,14 +29,13 @@ impl<K> Holders<K> {
         from: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<u64>, OutOfMemory> {
-        let start = rows.len();
         let Ok((slot, _lock)) = self.search(holder, Slot::holder) else {
             return Ok(None);
         };
         let next = slot.read(pin, None, from, rows)?;
         // The slot can have got another process in between.
-        if rows[start..].iter().any(|row| row.holder != holder.word()) {
-            rows.truncate(start);
+        if rows.iter().any(|row| row.holder != holder.word()) {
+            rows.clear();
         }
         Ok(next)
     }
