@@ -90,7 +90,13 @@ pub(super) fn intern(term: &EncodedTerm<'_>) -> Result<Arc<Interned>, OutOfMemor
                 digest,
             }),
         };
-        if REGISTRY.lock().add(&own, additions)? {
+        let mut registry = REGISTRY.lock();
+        // Otherwise another key was added since the search began.
+        if registry.additions == additions {
+            let interned = Arc::downgrade(&own);
+            let vacancy = registry.registered.reserve(digest)?;
+            vacancy.insert(Registered { digest, interned });
+            registry.additions += 1;
             return Ok(own);
         }
         new = Some(own);
@@ -107,21 +113,6 @@ fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
         candidates.push(same.interned.clone());
     }
     Ok((candidates, registry.additions))
-}
-
-impl Registry {
-    /// Adds a key if no other was added since there were `additions`. Returns whether it did.
-    fn add(&mut self, new: &Arc<Interned>, additions: u64) -> Result<bool, OutOfMemory> {
-        if self.additions != additions {
-            return Ok(false);
-        }
-        self.registered.reserve(new.digest)?.insert(Registered {
-            digest: new.digest,
-            interned: Arc::downgrade(new),
-        });
-        self.additions += 1;
-        Ok(true)
-    }
 }
 
 impl Drop for Interned {
