@@ -1,21 +1,7 @@
 //! The border between the BEAM and `permit_table`: terms, resources and death watches. It contains no logic.
 //!
-//! | file | contents |
-//! |---|---|
-//! | `calls.rs` | NIFs that count: acquire and release |
-//! | `waits.rs` | NIFs of requests that wait, of several permits, and of gifts |
-//! | `notice.rs` | the message to a process whose request has ended |
-//! | `inspect.rs` | NIFs that inspect: keys, permits, holders |
-//! | `manager.rs` | NIFs of the manager: open, sweep and close a table; and of the proxies that it starts |
-//! | `key/handle.rs` | NIFs that make and empty handles on long keys |
-//! | `arguments.rs` | arguments that are integers |
-//! | `error.rs` | errors of calls |
-//! | `incarnation.rs` | tables that are opened, kept and closed; watches on the manager and on holders |
-//! | `caller.rs` | a local process as a holder |
-//! | `proxies.rs` | the local processes that hold permits for processes on other nodes |
-//! | `key/` | keys, from the argument of a call to the table and back; `key/mod.rs` lists all forms of a key |
-//! | `failure_injection.rs` | panics and failures that tests inject; never in a shipped library |
-//! | `enif.rs` | functions of `erl_nif` that rustler does not wrap, or not in the way needed here |
+//! The list of modules below says what each file is about: the native functions are in `calls.rs`, `waits.rs`,
+//! `inspect.rs`, `manager.rs` and `key/handle.rs`.
 //!
 //! Only `acquire` and `release` are raw NIF functions: the code that `#[rustler::nif]` generates allocates a list of
 //! the arguments at each call, which costs more than the rest of these calls together. Most NIFs run on normal
