@@ -85,7 +85,7 @@ wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(n
 -spec cancel(Ref :: reference(), IsTimeout :: boolean()) -> ok | not_waiting.
 cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
 
-%% Gives all requests that wait the new capacity, and grants a piece of them. After `more', `settle/1' grants the others.
+%% Gives all requests that wait the new capacity, and grants a piece of them. After `more', `settle/1' grants the rest.
 -spec resize(key(), non_neg_integer(), non_neg_integer()) -> done | more.
 resize(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
 
