@@ -93,18 +93,17 @@ impl<K, N> Default for Queue<K, N> {
 }
 
 impl<K, N> Lane<K, N> {
-    /// The oldest waiter whose permits fit the capacity. A step passes one whose permits do not.
-    fn candidate(&mut self, steps: &mut usize) -> Result<Option<&Waiter<K, N>>, Spent> {
-        let capacity = self.capacity;
-        let fits = |waiter: &Waiter<K, N>| waiter.permits <= capacity.free(0);
+    /// The oldest waiter whose permits fit the capacity: its number, and its permits. A step passes one whose permits
+    /// do not.
+    fn candidate(&mut self, steps: &mut usize) -> Result<Option<(u64, u64)>, Spent> {
         while let Some(first) = self.waiters.from(self.passed).next() {
-            if fits(first) {
-                break;
+            if first.permits <= self.capacity.free(0) {
+                return Ok(Some((first.number, first.permits)));
             }
             *steps = steps.checked_sub(1).ok_or(Spent)?;
             self.passed = first.number + 1;
         }
-        Ok(self.waiters.from(self.passed).next())
+        Ok(None)
     }
 }
 
@@ -147,15 +146,14 @@ impl<K, N> Queue<K, N> {
         let (collector, collected) = self.collected;
         for (lane, of) in self.lanes.iter_mut().enumerate() {
             let free = of.capacity.free(in_use);
-            let Some(candidate) = of.candidate(steps)? else {
+            let Some((number, permits)) = of.candidate(steps)? else {
                 continue;
             };
-            let number = candidate.number;
             let had = if number == collector { collected } else { 0 };
             let pick = Pick {
                 lane,
                 number,
-                permits: candidate.permits - had,
+                permits: permits - had,
                 is_last: true,
             };
             if oldest.is_none_or(|(other, _)| number < other.number) {

@@ -149,7 +149,12 @@ impl<T: Ordered> SortedList<T> {
 
     /// The first leaf that can have an entry of this order.
     fn leaf(&self, order: u64) -> usize {
-        let behind = self.leaves.partition_point(|leaf| leaf.from < order);
+        // Queues are read and changed at their ends.
+        let behind = match self.leaves.as_slice() {
+            [_, second, ..] if order <= second.from => 1,
+            [.., last] if last.from < order => self.leaves.len(),
+            leaves => leaves.partition_point(|leaf| leaf.from < order),
+        };
         behind.saturating_sub(1)
     }
 
