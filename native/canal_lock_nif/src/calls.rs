@@ -125,9 +125,9 @@ fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capac
 #[inline(always)]
 pub(crate) fn answer(call: CallEnv<'_>, acquired: Acquired) -> ErlNifTerm {
     match acquired {
-        Acquired::Permit(out) => {
+        Acquired::Permit(in_use) => {
             let acquired = atoms::acquired().as_c_arg();
-            enif::tuple(call, &[acquired, enif::number(call, out)])
+            enif::tuple(call, &[acquired, enif::number(call, in_use)])
         }
         Acquired::Full => atoms::full().as_c_arg(),
     }

@@ -69,7 +69,7 @@ pub(crate) struct ManagerWatch {
 pub(crate) static INCARNATIONS: Incarnations<Incarnation> = Incarnations::new();
 
 // The VM reports a death once. The callback needs no memory. If it panics (a bug in this library), it is repeated once,
-// here or in `Table::release_all`. Permits still recorded after a second panic stay out until the table is closed.
+// here or in `Table::release_all`. Permits still recorded after a second panic stay in use until the table is closed.
 
 #[rustler::resource_impl]
 impl Resource for HolderWatch {

@@ -1,4 +1,4 @@
-//! The NIFs that inspect a table: permits out, holders, memory. They change nothing.
+//! The NIFs that inspect a table: permits in use, holders, memory. They change nothing.
 //!
 //! Long answers are returned in pieces. If no key is long, a piece of keys takes about 0.1 ms and a piece of holders up
 //! to 1 ms, so these calls run on a dirty scheduler. Each piece has the serial number of the table, so all pieces of an
@@ -20,7 +20,7 @@ mod atoms {
     }
 }
 
-/// `count(Key) -> Permits`: the permits out.
+/// `count(Key) -> Permits`: the permits in use.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
     let call = CallEnv::from_env(env);
@@ -109,7 +109,7 @@ fn pid(
     Ok(represented.or_else(|| open.table.knows(holder.holder()).then(|| holder.pid())))
 }
 
-/// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits out.
+/// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits in use.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {

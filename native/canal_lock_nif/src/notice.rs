@@ -71,9 +71,9 @@ impl Notice for Message {
 
     fn send(self, call: CallEnv<'_>, end: WaitEnd) {
         let answer = match end {
-            WaitEnd::Granted(out) => {
-                let out = out.encode(call.env()).as_c_arg();
-                enif::tuple(call, &[atoms::acquired().as_c_arg(), out])
+            WaitEnd::Granted(in_use) => {
+                let in_use = in_use.encode(call.env()).as_c_arg();
+                enif::tuple(call, &[atoms::acquired().as_c_arg(), in_use])
             }
             WaitEnd::Closed => atoms::closed().as_c_arg(),
         };

@@ -49,13 +49,13 @@ struct ProxyIndex {
 }
 
 impl Ordered for Record {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.digest
     }
 }
 
 impl Ordered for ProxyIndex {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.proxy.word()
     }
 }

@@ -104,7 +104,7 @@ fn wait<'a>(
         table.wait(pin, caller.holder(), key, request, watch, call)
     })?;
     let waited = match waited {
-        Waited::Permit(out) => answer(call, Acquired::Permit(out)),
+        Waited::Permit(in_use) => answer(call, Acquired::Permit(in_use)),
         Waited::Waiting => atoms::waiting().as_c_arg(),
         Waited::Full => atoms::full().as_c_arg(),
         Waited::Closed => return Err(CallError::NotStarted.into()),

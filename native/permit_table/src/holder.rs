@@ -18,7 +18,7 @@ pub(crate) const RESERVED: u64 = u64::MAX - 1;
 /// A process that can hold permits: its identity word, and the place of its slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
-    pub(crate) word: NonZeroU64,
+    pub(crate) id: NonZeroU64,
     pub(crate) place: u64,
 }
 
@@ -41,13 +41,13 @@ impl Holder {
     ///
     /// Calls that only read can run at any time. So can calls of `release_all`, also several at a time for one word.
     #[inline(always)]
-    pub unsafe fn new(word: NonZeroU64, place: u64) -> Self {
-        debug_assert!(word.get() < RESERVED);
-        Self { word, place }
+    pub unsafe fn new(id: NonZeroU64, place: u64) -> Self {
+        debug_assert!(id.get() < RESERVED);
+        Self { id, place }
     }
 
     #[inline(always)]
-    pub(crate) fn word(self) -> u64 {
-        self.word.get()
+    pub(crate) fn id(self) -> u64 {
+        self.id.get()
     }
 }

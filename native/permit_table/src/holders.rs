@@ -56,7 +56,7 @@ pub(crate) struct Displaced<K> {
 }
 
 impl<K> Ordered for Displaced<K> {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.word
     }
 }
@@ -94,7 +94,7 @@ impl<K> Holders<K> {
     pub(crate) fn find(&self, holder: Holder) -> Option<&Slot<K>> {
         let home = self.home(holder)?;
         let home_word = home.holder();
-        if home_word == holder.word.get() {
+        if home_word == holder.id() {
             return Some(home);
         }
         // Relaxed: a process must see only its own addition, and that of a giver that has told it.
@@ -175,7 +175,7 @@ impl<K> Holders<K> {
                 displaced: Some(displaced),
             };
             let home_word = home.holder();
-            if home_word == holder.word.get() || home_word == RETIRING {
+            if home_word == holder.id() || home_word == RETIRING {
                 // H5.
                 drop(unwatched);
                 yield_now();
@@ -195,7 +195,7 @@ impl<K> Holders<K> {
         holder: Holder,
         is_reused: impl FnOnce() -> bool,
     ) -> Option<&Slot<K>> {
-        let word = holder.word.get();
+        let word = holder.id();
         let (slot, _) = self.search(holder, |slot| slot.replace_word(word)).ok()?;
         slot.retire(word, is_reused).then_some(slot)
     }
@@ -269,7 +269,7 @@ impl<K> Holders<K> {
         holder: Holder,
         read_word: impl Fn(&Slot<K>) -> u64,
     ) -> Result<Found<'_, K>, NotFound<'_, K>> {
-        let word = holder.word.get();
+        let word = holder.id();
         loop {
             let home = self.home(holder);
             let mut seen = home.map_or(0, &read_word);
@@ -300,7 +300,7 @@ impl<K> Holders<K> {
     fn search_displaced(&self, holder: Holder) -> Result<&Slot<K>, NotFound<'_, K>> {
         loop {
             let displaced = self.displaced.lock();
-            let Some(found) = displaced.find(holder.word.get(), |_| true) else {
+            let Some(found) = displaced.find(holder.id(), |_| true) else {
                 return Err(displaced);
             };
             // SAFETY: slots are freed under this lock. That of the calling process is freed at its death.
@@ -320,7 +320,7 @@ impl<K> Holders<K> {
         holder: Holder,
         mut displaced: NotFound<'a, K>,
     ) -> Result<(&Slot<K>, NotFound<'a, K>), OutOfMemory> {
-        let word = holder.word.get();
+        let word = holder.id();
         let vacancy = displaced.reserve(word)?;
         let slot = allocate(Slot::default())?;
         vacancy.insert(Displaced { word, slot });
@@ -342,7 +342,7 @@ impl<K> Holders<K> {
     ) {
         let home = self.home(holder).expect("older than the slot");
         let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
-        let removed = displaced.remove(holder.word.get(), is_it);
+        let removed = displaced.remove(holder.id(), is_it);
         let removed = removed.expect("a slot that is not at home").slot;
         home.displaced.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: `displace` allocated it. No call finds it any more (H1), and readers hold this lock.
@@ -378,7 +378,7 @@ struct Unwatched<'a, K> {
 impl<'a, K> Unwatched<'a, K> {
     /// The process is watched: the slot gets its word.
     fn assign(mut self) -> Found<'a, K> {
-        self.slot.assign(self.holder.word());
+        self.slot.assign(self.holder.id());
         let found = (self.slot, self.displaced.take());
         mem::forget(self);
         found

@@ -25,8 +25,8 @@ use std::hash::Hash;
 const BYTES_PER_KEY: usize = 1024;
 
 impl<K: Key, N: Notice> Table<K, N> {
-    /// Calls `visit` with keys that have permits out, and with the number of these permits. The order of the keys never
-    /// changes. The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys
+    /// Calls `visit` with keys that have permits in use, and with the number of these permits. The sort key of the keys
+    /// never changes. The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys
     /// count, large keys count as several. Returns where to continue, or `None` at the end.
     pub fn keys_after(
         &self,
@@ -39,8 +39,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         let mut read = 0;
         let mut last = after;
         self.keys.walk(&pin, after, |node, reached| {
-            // Keys of the same order are read in one piece, so the next piece can start after that order. A marked link
-            // of a smaller order can come first. Each piece ends after the order at which it started.
+            // Keys of the same sort key are read in one piece, so the next piece can start after that sort key. A
+            // marked link of a smaller sort key can come first. Each piece ends after the sort key at which it started.
             if read >= limit.max(1) && reached > last && last > after {
                 next = Some(last);
                 return false;
@@ -51,9 +51,9 @@ impl<K: Key, N: Notice> Table<K, N> {
             let node = unsafe { node.as_ref() };
             match node.count.permits() {
                 None | Some(0) => {}
-                Some(out) => {
+                Some(in_use) => {
                     read += node.key.heap_bytes() / BYTES_PER_KEY;
-                    visit(&node.key, out);
+                    visit(&node.key, in_use);
                 }
             }
             true
@@ -96,7 +96,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         visit: impl FnMut(Permits<'_, K>),
     ) -> Result<Option<Cursor>, OutOfMemory> {
         let pin = epochs::pin();
-        let Some(node) = self.keys.get(&pin, self.order(query), query) else {
+        let Some(node) = self.keys.get(&pin, self.sort_key(query), query) else {
             return Ok(None);
         };
         let mut rows = Vec::new();

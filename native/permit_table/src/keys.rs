@@ -9,33 +9,34 @@
 //! ```text
 //!   heads (bits = 2)   [00]           [01]           [10]           [11]
 //!                       |              |              |              |
-//!   order              000 -> 0011 -> 010 -> 0101 -> 100 ---------> 110 -> 1111 -> end
+//!   sort key           000 -> 0011 -> 010 -> 0101 -> 100 ---------> 110 -> 1111 -> end
 //!                      head   key     head   key     head           head   key
 //! ```
 //!
-//! The order of a key is its hash with the last bit set. The order of a head is the first bits of its range followed by
-//! zeros. So the two are never equal. Lookups use the parent of a head that is not linked yet. The order of the parent
-//! lacks the lowest bit that is set. The place of a head in the array (`index`) is given by the number of bits that
-//! distinguish it from its parent, then by these bits. So a head keeps its place when the ranges double. (The paper
-//! numbers ranges by the *last* bits, and sorts by the reversed hash, for the same purpose. Finding the lowest set bit
-//! is one instruction, reversing a word is not.)
+//! The sort key of a key is its hash with the last bit set. The sort key of a head is the first bits of its range
+//! followed by zeros. So the two are never equal. Lookups use the parent of a head that is not linked yet. The sort key
+//! of the parent lacks the lowest bit that is set. The place of a head in the array (`index`) is given by the number of
+//! bits that distinguish it from its parent, then by these bits. So a head keeps its place when the ranges double. (The
+//! paper numbers ranges by the *last* bits, and sorts by the reversed hash, for the same purpose. Finding the lowest
+//! set bit is one instruction, reversing a word is not.)
 //!
 //! # Invariants
 //!
-//! - **K1** The unmarked links are sorted by order. Among links of the same order, the newer one comes first.
+//! - **K1** The unmarked links are sorted by sort key. Among links of the same sort key, the newer one comes first.
 //! - **K2** The `next` pointer of a marked link never changes again. A link is marked before it is unlinked.
 //! - **K3** Only the sweep (`sweep.rs`) marks and unlinks, one sweep at a time. All other threads only insert: by a
 //!   compare-and-swap on the `next` pointer of an unmarked link, directly behind which the new link goes.
 //! - **K4** Of the nodes with the same key at most one is not dead. A dead node stays dead. A caller that finds a dead
-//!   node passes over it, and inserts a new one in *front* of its run of equal orders, without waiting for the sweep.
+//!   node passes over it, and inserts a new one in *front* of its run of equal sort keys, without waiting for the
+//!   sweep.
 //! - **K5** An unlinked node is freed only when no thread that was pinned at that time is still inside (`epochs.rs`).
 //! - **K6** A node whose count is not 0, or that has a queue, is not dead, hence linked, hence not freed. So a holder
 //!   and a waiter may keep its address.
 //! - **K7** Between two steps of the sweep no link is marked. So each step starts from a clean list.
 //!
-//! K1 lets a search stop at the first greater order. The reason: a new link is inserted behind the last unmarked link
-//! of smaller order, so in front of any run of marked links there. Hence a marked link of greater order never precedes
-//! an unmarked link of smaller order. (The reverse is possible; searches pass over it.)
+//! K1 lets a search stop at the first greater sort key. The reason: a new link is inserted behind the last unmarked
+//! link of smaller sort key, so in front of any run of marked links there. Hence a marked link of greater sort key
+//! never precedes an unmarked link of smaller sort key. (The reverse is possible; searches pass over it.)
 
 use crate::memory::{allocate, free, OutOfMemory};
 use crate::permit_count::{CountSeen, PermitCount};
@@ -77,7 +78,7 @@ const MARK: usize = 1;
 pub(crate) struct Link {
     /// The next link or null, plus [`MARK`].
     next: AtomicPtr<Link>,
-    pub(crate) order: u64,
+    pub(crate) sort_key: u64,
 }
 
 /// An entry point into the list.
@@ -125,10 +126,10 @@ pub(crate) struct Gap<'a> {
 }
 
 impl Link {
-    fn new(order: u64) -> Self {
+    fn new(sort_key: u64) -> Self {
         Self {
             next: AtomicPtr::new(ptr::null_mut()),
-            order,
+            sort_key,
         }
     }
 
@@ -163,8 +164,8 @@ impl Link {
     /// This link as a node, or `None` if it belongs to a head.
     pub(crate) fn node<K>(link: *mut Link) -> Option<NonNull<Node<K>>> {
         // SAFETY: the caller found `link` in the list, under a pin or as its only user, so it is alive.
-        let is_node = unsafe { (*link).order & 1 == 1 };
-        // An odd order means that the pointer was made from a pointer to a node (repr(C): the link comes first).
+        let is_node = unsafe { (*link).sort_key & 1 == 1 };
+        // An odd sort key means that the pointer was made from a pointer to a node (repr(C): the link comes first).
         is_node.then(|| NonNull::new(link.cast::<Node<K>>()).expect("links are not null"))
     }
 }
@@ -172,7 +173,7 @@ impl Link {
 impl Head {
     fn new(index: usize) -> Self {
         Self {
-            link: Link::new(order_at(index)),
+            link: Link::new(sort_key_at(index)),
             state: AtomicU8::new(UNLINKED),
         }
     }
@@ -190,9 +191,9 @@ impl Head {
 }
 
 impl<K> Node<K> {
-    /// The [`order_of_key`] of its key's hash.
-    pub(crate) fn order(&self) -> u64 {
-        self.link.order
+    /// The [`sort_key_of_hash`] of its key's hash.
+    pub(crate) fn sort_key(&self) -> u64 {
+        self.link.sort_key
     }
 }
 
@@ -201,10 +202,10 @@ impl<K: Key> NewNode<K> {
     pub(crate) fn with(
         count: PermitCount,
         query: &impl Query<K>,
-        order: u64,
+        sort_key: u64,
     ) -> Result<Self, OutOfMemory> {
         let key = query.to_key()?;
-        let link = Link::new(order);
+        let link = Link::new(sort_key);
         let node = allocate(Node { link, count, key })?;
         Ok(Self(node))
     }
@@ -266,10 +267,11 @@ impl<K: Key> Keys<K> {
     pub(crate) fn get<'a, Q: Equivalent<K>>(
         &'a self,
         pin: &'a Pin,
-        order: u64,
+        sort_key: u64,
         query: &Q,
     ) -> Option<&'a Node<K>> {
-        self.get_with_word(pin, order, query).map(|(node, _)| node)
+        self.get_with_word(pin, sort_key, query)
+            .map(|(node, _)| node)
     }
 
     /// As [`Keys::get`], and its word at an instant when it was not dead.
@@ -281,14 +283,14 @@ impl<K: Key> Keys<K> {
     pub(crate) fn get_with_word<'a, Q: Equivalent<K>>(
         &'a self,
         _pin: &'a Pin,
-        order: u64,
+        sort_key: u64,
         query: &Q,
     ) -> Option<(&'a Node<K>, CountSeen)> {
-        let (mut cursor, _) = self.entry(order).link.next();
+        let (mut cursor, _) = self.entry(sort_key).link.next();
         // SAFETY: pinned, so every link that the list leads to is alive (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
-            if link.order >= order {
-                if link.order > order {
+            if link.sort_key >= sort_key {
+                if link.sort_key > sort_key {
                     break;
                 }
                 if let Some(found) = Self::live_node(cursor, query) {
@@ -309,12 +311,12 @@ impl<K: Key> Keys<K> {
     ) -> Result<&'a Node<K>, NewNode<K>> {
         // SAFETY: it is alive, and it is only read here.
         let link = unsafe { &new.0.as_ref().link };
-        self.link_head(pin, link.order);
+        self.link_head(pin, link.sort_key);
         loop {
-            let Some(gap) = self.gap(pin, &self.entry(link.order).link, link.order) else {
+            let Some(gap) = self.gap(pin, &self.entry(link.sort_key).link, link.sort_key) else {
                 continue;
             };
-            if Self::run_has(&gap, link.order, query) {
+            if Self::run_has(&gap, link.sort_key, query) {
                 return Err(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
@@ -326,14 +328,14 @@ impl<K: Key> Keys<K> {
         let node = new.0;
         std::mem::forget(new);
         self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
-        // SAFETY: it is in the list with a permit out or a queue (K6), and the pin keeps it alive after that.
+        // SAFETY: it is in the list with a permit in use or a queue (K6), and the pin keeps it alive after that.
         Ok(unsafe { node.as_ref() })
     }
 
-    /// The nearest linked head whose order is not greater than `order`: the head of its range, or an ancestor.
+    /// The nearest linked head whose sort key is not greater than `sort_key`: the head of its range, or an ancestor.
     #[inline(always)]
-    pub(crate) fn entry(&self, order: u64) -> &Head {
-        let mut range = self.range(order);
+    pub(crate) fn entry(&self, sort_key: u64) -> &Head {
+        let mut range = self.range(sort_key);
         loop {
             match self.heads.get(index(range)) {
                 Some(head) if head.state() == LINKED => return head,
@@ -342,15 +344,15 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// The order of the head of the range that contains `order`.
+    /// The sort key of the head of the range that contains `sort_key`.
     #[inline(always)]
-    fn range(&self, order: u64) -> u64 {
-        order & (u64::MAX << (u64::BITS - self.bits()))
+    fn range(&self, sort_key: u64) -> u64 {
+        sort_key & (u64::MAX << (u64::BITS - self.bits()))
     }
 
-    /// The position for `order`, searched from `start`: behind the last unmarked link of smaller order. Returns `None`
-    /// if `start` is marked and so cannot be used any more.
-    pub(crate) fn gap<'a>(&self, _pin: &'a Pin, start: &'a Link, order: u64) -> Option<Gap<'a>> {
+    /// The position for `sort_key`, searched from `start`: behind the last unmarked link of smaller sort key. Returns
+    /// `None` if `start` is marked and so cannot be used any more.
+    pub(crate) fn gap<'a>(&self, _pin: &'a Pin, start: &'a Link, sort_key: u64) -> Option<Gap<'a>> {
         let (next, marked) = start.next();
         if marked {
             return None;
@@ -364,7 +366,7 @@ impl<K: Key> Keys<K> {
         while let Some(link) = unsafe { cursor.as_ref() } {
             let (next, marked) = link.next();
             if !marked {
-                if link.order >= order {
+                if link.sort_key >= sort_key {
                     break;
                 }
                 gap = Gap { before: link, next };
@@ -374,10 +376,10 @@ impl<K: Key> Keys<K> {
         Some(gap)
     }
 
-    /// Links the head of the range of `order`, if it is not linked yet. Without memory for it, lookups keep using its
-    /// parent.
-    pub(crate) fn link_head(&self, pin: &Pin, order: u64) {
-        let range = self.range(order);
+    /// Links the head of the range of `sort_key`, if it is not linked yet. Without memory for it, lookups keep using
+    /// its parent.
+    pub(crate) fn link_head(&self, pin: &Pin, sort_key: u64) {
+        let range = self.range(sort_key);
         let head = self.heads.get_or_create(index(range), Head::new);
         let Ok(head) = head else {
             return;
@@ -409,14 +411,14 @@ impl<K: Key> Keys<K> {
         }
     }
 
-    /// Whether a live node with the key is among those of `order` behind the gap.
-    fn run_has<Q: Equivalent<K>>(gap: &Gap<'_>, order: u64, query: &Q) -> bool {
+    /// Whether a live node with the key is among those of `sort_key` behind the gap.
+    fn run_has<Q: Equivalent<K>>(gap: &Gap<'_>, sort_key: u64, query: &Q) -> bool {
         let mut cursor = gap.next;
         // SAFETY: the gap was found under a pin that its lifetime still borrows (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
             let (next, marked) = link.next();
             if !marked {
-                if link.order != order {
+                if link.sort_key != sort_key {
                     return false;
                 }
                 if Self::live_node(cursor, query).is_some() {
@@ -444,9 +446,9 @@ impl<K: Key> Keys<K> {
         (!word.is_dead()).then_some((node, word))
     }
 
-    /// Calls `visit` with each key whose order is greater than `after`, and with the greatest order so far, until
-    /// `visit` returns false. (A marked link can stand behind an unmarked link of greater order. A walk that continued
-    /// after the smaller order would visit the greater one twice.)
+    /// Calls `visit` with each key whose sort key is greater than `after`, and with the greatest sort key so far, until
+    /// `visit` returns false. (A marked link can stand behind an unmarked link of greater sort key. A walk that
+    /// continued after the smaller sort key would visit the greater one twice.)
     pub(crate) fn walk<'a>(
         &'a self,
         pin: &'a Pin,
@@ -454,11 +456,12 @@ impl<K: Key> Keys<K> {
         mut visit: impl FnMut(NonNull<Node<K>>, u64) -> bool,
     ) {
         let gap = loop {
-            // With `+ 1`, the gap is behind all links of exactly this order. Nothing is behind the greatest order.
-            let Some(order) = after.checked_add(1) else {
+            // With `+ 1`, the gap is behind all links of exactly this sort key. Nothing is behind the greatest sort
+            // key.
+            let Some(sort_key) = after.checked_add(1) else {
                 return;
             };
-            if let Some(gap) = self.gap(pin, &self.entry(after).link, order) {
+            if let Some(gap) = self.gap(pin, &self.entry(after).link, sort_key) {
                 break gap;
             }
         };
@@ -467,7 +470,7 @@ impl<K: Key> Keys<K> {
         // SAFETY: pinned (K5).
         while let Some(link) = unsafe { cursor.as_ref() } {
             if let Some(node) = Link::node::<K>(cursor) {
-                reached = reached.max(link.order);
+                reached = reached.max(link.sort_key);
                 if !visit(node, reached) {
                     return;
                 }
@@ -493,30 +496,30 @@ impl<K> Drop for Keys<K> {
     }
 }
 
-/// The order of a key with this hash.
+/// The sort key of a key with this hash.
 #[inline(always)]
-pub(crate) fn order_of_key(hash: u64) -> u64 {
+pub(crate) fn sort_key_of_hash(hash: u64) -> u64 {
     hash | 1
 }
 
-/// The order of the head from which the head of this order was split. 0 is the ancestor of all heads.
-pub(crate) fn parent(order: u64) -> u64 {
-    order & order.wrapping_sub(1)
+/// The sort key of the head from which the head of this sort key was split. 0 is the ancestor of all heads.
+pub(crate) fn parent(sort_key: u64) -> u64 {
+    sort_key & sort_key.wrapping_sub(1)
 }
 
 /// The place of a head in the array: the heads of the k-th doubling start at `2^(k-1)`.
 #[inline(always)]
-fn index(order: u64) -> usize {
-    if order == 0 {
+fn index(sort_key: u64) -> usize {
+    if sort_key == 0 {
         return 0;
     }
-    let zeros = order.trailing_zeros();
+    let zeros = sort_key.trailing_zeros();
     let generation = 1 << (u64::BITS - 1 - zeros);
-    generation | ((order >> zeros) >> 1) as usize
+    generation | ((sort_key >> zeros) >> 1) as usize
 }
 
-/// The order of the head at an index: the inverse of [`index`].
-fn order_at(index: usize) -> u64 {
+/// The sort key of the head at an index: the inverse of [`index`].
+fn sort_key_at(index: usize) -> u64 {
     match index.checked_ilog2() {
         None => 0,
         Some(bits) => {
@@ -533,9 +536,9 @@ mod tests {
     #[test]
     fn heads_have_one_place_and_a_smaller_parent() {
         for place in 0..10_000 {
-            assert_eq!(index(order_at(place)), place);
-            let ancestor = parent(order_at(place));
-            assert!(place == 0 || ancestor < order_at(place) && index(ancestor) < place);
+            assert_eq!(index(sort_key_at(place)), place);
+            let ancestor = parent(sort_key_at(place));
+            assert!(place == 0 || ancestor < sort_key_at(place) && index(ancestor) < place);
         }
         // The ranges of 2^b occupy the first 2^b places.
         let mut places: Vec<_> = (0..64u64).map(|range| index(range << 58)).collect();

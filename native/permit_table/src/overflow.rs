@@ -31,7 +31,7 @@ use std::ptr::{self, NonNull};
 
 /// What a process has of one key.
 pub(crate) struct KeyRow<K> {
-    order: u64,
+    sort_key: u64,
     pub(crate) node: NonNull<Node<K>>,
     permits: u64,
     /// Permits that a request of the process has collected. They are counted, and cannot be released yet.
@@ -69,13 +69,13 @@ impl<K> Wait<K> {
 }
 
 impl<K> Ordered for KeyRow<K> {
-    fn order(&self) -> u64 {
-        self.order
+    fn sort_key(&self) -> u64 {
+        self.sort_key
     }
 }
 
 impl<K> Ordered for Wait<K> {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.request_hash
     }
 }
@@ -101,17 +101,17 @@ fn reserve_row<'a, K>(
     rows: &'a mut SortedList<KeyRow<K>>,
     node: &Node<K>,
 ) -> Result<&'a mut KeyRow<K>, OutOfMemory> {
-    let order = node.order();
-    if rows.find(order, |row| row.is_of(node)).is_none() {
-        rows.reserve(order)?.insert(KeyRow {
-            order,
+    let sort_key = node.sort_key();
+    if rows.find(sort_key, |row| row.is_of(node)).is_none() {
+        rows.reserve(sort_key)?.insert(KeyRow {
+            sort_key,
             node: node.into(),
             permits: 0,
             collected: 0,
             waits: 0,
         });
     }
-    let row = rows.find_mut(order, |row| row.is_of(node));
+    let row = rows.find_mut(sort_key, |row| row.is_of(node));
     Ok(row.expect("it has one now"))
 }
 
@@ -185,13 +185,13 @@ impl<K> OverflowGuard<'_, K> {
     /// The row of a key that has one.
     fn row(&mut self, node: &Node<K>) -> &mut KeyRow<K> {
         let rows = &mut self.record.rows;
-        let row = rows.find_mut(node.order(), |row| row.is_of(node));
+        let row = rows.find_mut(node.sort_key(), |row| row.is_of(node));
         row.expect("the caller has reserved it, or a request waits")
     }
 
     fn remove_if_empty(&mut self, node: &Node<K>) {
         let is_empty = |row: &KeyRow<K>| row.is_of(node) && row.counted() == 0 && row.waits == 0;
-        self.record.rows.remove(node.order(), is_empty);
+        self.record.rows.remove(node.sort_key(), is_empty);
     }
 
     /// Makes a row for a key, if it has none. The row must not stay empty.
@@ -208,7 +208,7 @@ impl<K> OverflowGuard<'_, K> {
     /// Removes up to `most` permits of a key. The count still includes them. Returns how many.
     pub(crate) fn take(&mut self, node: &Node<K>, most: u64) -> u64 {
         let rows = &mut self.record.rows;
-        let Some(row) = rows.find_mut(node.order(), |row| row.is_of(node)) else {
+        let Some(row) = rows.find_mut(node.sort_key(), |row| row.is_of(node)) else {
             return 0;
         };
         let taken = row.permits.min(most);
@@ -222,13 +222,13 @@ impl<K> OverflowGuard<'_, K> {
     pub(crate) fn held<Q: Equivalent<K>>(
         &self,
         query: &Q,
-        order: u64,
+        sort_key: u64,
     ) -> Option<(NonNull<Node<K>>, u64)> {
         let is_of = |row: &KeyRow<K>| {
             // SAFETY: a row with permits, under the lock (O1).
             row.permits > 0 && query.equivalent(unsafe { &row.node.as_ref().key })
         };
-        let row = self.record.rows.find(order, is_of)?;
+        let row = self.record.rows.find(sort_key, is_of)?;
         Some((row.node, row.permits))
     }
 
@@ -240,7 +240,7 @@ impl<K> OverflowGuard<'_, K> {
         Some((row.node, row.permits))
     }
 
-    /// The rows from an order on. A row can have no permits.
+    /// The rows from a sort key on. A row can have no permits.
     pub(crate) fn rows(&self, from: u64) -> impl Iterator<Item = &KeyRow<K>> {
         self.record.rows.from(from)
     }

@@ -5,7 +5,7 @@
 //! its store must write before it can read: a counter needs a value beyond its limit to represent "full".
 //!
 //! A compare-and-swap writes nothing when it refuses, so no such value is needed. A vector that is only filled from the
-//! left and drained from the right is determined by its sum. With `s` permits out and `m` per bucket it is
+//! left and drained from the right is determined by its sum. With `s` permits in use and `m` per bucket it is
 //!
 //! ```text
 //!     s = 8, m = 3      [3, 3, 2]           s / m buckets are full, s rem m in the next, the others are empty
@@ -20,8 +20,8 @@
 //!
 //! | word | meaning | next state by |
 //! |---|---|---|
-//! | `n` | `n` permits are out; no acquire since the sweep last visited the key | acquire, release, sweep (0 only) |
-//! | `USED + n` | `n` permits are out; at least one acquire since | acquire, release, sweep (clears `USED` at 0) |
+//! | `n` | `n` permits are in use; no acquire since the sweep last visited the key | acquire, release, sweep (0 only) |
+//! | `USED + n` | `n` permits are in use; at least one acquire since | acquire, release, sweep (clears `USED` at 0) |
 //! | `WAITERS + USED + n` | the same, and the key has a queue | acquire; a thread that has locked the queue |
 //! | `DEAD` | the key is reclaimed; a caller that finds it looks the key up again | never |
 //!
@@ -60,9 +60,9 @@ impl Capacity {
         Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
     }
 
-    /// The number of free permits while `out` are out.
-    pub(crate) fn free(self, out: u64) -> u64 {
-        self.0.saturating_sub(out)
+    /// The number of free permits while `in_use` are.
+    pub(crate) fn free(self, in_use: u64) -> u64 {
+        self.0.saturating_sub(in_use)
     }
 }
 
@@ -98,7 +98,7 @@ impl From<Capacity> for Demand {
 /// The result of [`Table::acquire`](crate::Table::acquire).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// The caller has the permits. The number of permits of the key out, these included.
+    /// The caller has the permits. The number of permits of the key in use, these included.
     Permit(u64),
     /// The capacity did not allow that many more. Nothing has changed.
     Full,
@@ -110,7 +110,7 @@ pub(crate) struct PermitCount {
 }
 
 impl PermitCount {
-    /// A new key, with its first permits out.
+    /// A new key, with its first permits in use.
     pub(crate) fn with_permits(permits: u64) -> Self {
         Self {
             word: AtomicU64::new(USED + permits),
@@ -142,7 +142,7 @@ impl PermitCount {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let seen = CountSeen(word);
-            let Some(out) = seen.admits(demand) else {
+            let Some(in_use) = seen.admits(demand) else {
                 return (!seen.is_dead()).then_some(Acquired::Full);
             };
             match self.word.compare_exchange_weak(
@@ -151,14 +151,14 @@ impl PermitCount {
                 ordering("p1_acquired_relaxed", Ordering::AcqRel),
                 Ordering::Acquire,
             ) {
-                Ok(_) => return Some(Acquired::Permit(out)),
+                Ok(_) => return Some(Acquired::Permit(in_use)),
                 Err(now) => word = now,
             }
         }
     }
 
     /// Releases `permits`, unless the key has a queue: then it returns false and changes nothing. The caller's own
-    /// record shows that they are out, so the count cannot fall below 0 (P5).
+    /// record shows that they are in use, so the count cannot fall below 0 (P5).
     ///
     /// AcqRel: the other half of `acquire`. And the permits are off the record before the key can die (H2).
     #[inline(always)]
@@ -199,15 +199,15 @@ impl PermitCount {
         debug_assert!(before != DEAD && before & COUNT >= permits);
     }
 
-    /// Takes permits of a key with a queue, whose lock is held, if the number of permits out is still `out`.
-    pub(crate) fn acquire_locked(&self, out: u64, permits: u64) -> bool {
-        let word = WAITERS | USED | out;
+    /// Takes permits of a key with a queue, whose lock is held, if the number of permits in use is still `in_use`.
+    pub(crate) fn acquire_locked(&self, in_use: u64, permits: u64) -> bool {
+        let word = WAITERS | USED | in_use;
         self.word
             .compare_exchange(word, word + permits, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Permits out, or `None` if the key is dead.
+    /// Permits in use, or `None` if the key is dead.
     #[inline(always)]
     pub(crate) fn permits(&self) -> Option<u64> {
         let seen = self.read();
@@ -249,19 +249,19 @@ impl PermitCount {
 pub(crate) struct CountSeen(u64);
 
 impl CountSeen {
-    /// The number of permits out with those demanded, if the capacity allows that number. No capacity allows another
+    /// The number of permits in use with those demanded, if the capacity allows that number. No capacity allows another
     /// permit of a dead key: the bits of its count are all set.
     #[inline(always)]
     pub(crate) fn admits(self, demand: Demand) -> Option<u64> {
         let (before, capacity) = (self.0 & COUNT, demand.capacity.0);
         // No overflow: both are at most 2^61.
-        let out = before + demand.permits;
+        let in_use = before + demand.permits;
         // Written in two ways, because the compiler knows that most calls demand one permit.
         let is_allowed = match demand.permits {
             1 => before < capacity,
-            _ => out <= capacity,
+            _ => in_use <= capacity,
         };
-        is_allowed.then_some(out)
+        is_allowed.then_some(in_use)
     }
 
     #[inline(always)]
@@ -338,7 +338,7 @@ mod tests {
             let mut vector = Vector::default();
             let mut used = false;
             for call in calls {
-                let out = word.permits().unwrap();
+                let in_use = word.permits().unwrap();
                 match call {
                     Call::Acquire { buckets, times } => for _ in 0..times {
                         let ours = word.acquire(Capacity::of(max_per, buckets as u64).into());
@@ -348,10 +348,10 @@ mod tests {
                     },
                     // By a holder, or because a holder died.
                     Call::Release { times } => {
-                        word.release(times.min(out));
-                        (0..times.min(out)).for_each(|_| vector.release());
+                        word.release(times.min(in_use));
+                        (0..times.min(in_use)).for_each(|_| vector.release());
                     }
-                    Call::Sweep if out == 0 && !used => {
+                    Call::Sweep if in_use == 0 && !used => {
                         // The second visit is that of the step after one that panicked.
                         prop_assert_eq!([(); 2].map(|_| word.sweep()), [true; 2]);
                         prop_assert_eq!(word.permits(), None);
@@ -364,11 +364,11 @@ mod tests {
                     }
                     Call::Sweep => {
                         prop_assert!(!word.sweep());
-                        used &= out > 0;
+                        used &= in_use > 0;
                     }
                 }
-                let out = word.permits().unwrap();
-                prop_assert_eq!(expand((out / max_per, out % max_per), max_per), vector.view());
+                let in_use = word.permits().unwrap();
+                prop_assert_eq!(expand((in_use / max_per, in_use % max_per), max_per), vector.view());
             }
         }
 
@@ -383,25 +383,25 @@ mod tests {
         ) {
             let word = PermitCount { word: AtomicU64::new(start) };
             prop_assert!(!has_queue || word.set_waiters());
-            let mut out = start;
+            let mut in_use = start;
             for (max_per, buckets, permits, acquire) in calls {
                 let permits = permits.max(1);
                 if acquire {
                     let capacity = u128::from(max_per) * u128::from(buckets);
                     let capacity = capacity.min(u128::from(Capacity::MAX.0));
-                    let granted = u128::from(out) + u128::from(permits) <= capacity;
-                    out += if granted { permits } else { 0 };
-                    let expected = if granted { Acquired::Permit(out) } else { Acquired::Full };
+                    let granted = u128::from(in_use) + u128::from(permits) <= capacity;
+                    in_use += if granted { permits } else { 0 };
+                    let expected = if granted { Acquired::Permit(in_use) } else { Acquired::Full };
                     let ours = Capacity::of(max_per, buckets);
                     let ours = Demand::of(ours, NonZeroU64::new(permits).unwrap());
                     prop_assert_eq!(ours.is_satisfiable(), u128::from(permits) <= capacity);
                     prop_assert_eq!(word.read().admits(ours).is_some(), granted);
                     prop_assert_eq!(word.acquire(ours), Some(expected));
-                } else if permits <= out {
+                } else if permits <= in_use {
                     prop_assert_eq!(word.release(permits), !has_queue);
-                    out -= if has_queue { 0 } else { permits };
+                    in_use -= if has_queue { 0 } else { permits };
                 }
-                prop_assert_eq!(word.permits(), Some(out));
+                prop_assert_eq!(word.permits(), Some(in_use));
                 if has_queue {
                     prop_assert!(!word.sweep());
                 }

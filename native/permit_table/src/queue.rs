@@ -48,7 +48,7 @@ pub(crate) struct Waiter<K, N> {
 unsafe impl<K: Send + Sync, N: Send> Send for Waiter<K, N> {}
 
 impl<K, N> Ordered for Waiter<K, N> {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.number
     }
 }

@@ -93,7 +93,7 @@ impl Notice for NoNotice {
 /// The queue of a node.
 struct KeyQueue<K, N> {
     node: NonNull<Node<K>>,
-    order: u64,
+    sort_key: u64,
     queue: Queue<K, N>,
 }
 
@@ -107,8 +107,8 @@ impl<K, N> KeyQueue<K, N> {
 }
 
 impl<K, N> Ordered for KeyQueue<K, N> {
-    fn order(&self) -> u64 {
-        self.order
+    fn sort_key(&self) -> u64 {
+        self.sort_key
     }
 }
 
@@ -168,12 +168,12 @@ impl Drop for Reservation<'_> {
 
 impl<K, N> Shard<K, N> {
     fn queue(&self, node: &Node<K>) -> Option<&Queue<K, N>> {
-        let found = self.queues.find(node.order(), |of| of.is_of(node))?;
+        let found = self.queues.find(node.sort_key(), |of| of.is_of(node))?;
         Some(&found.queue)
     }
 
     fn queue_mut(&mut self, node: &Node<K>) -> Option<&mut Queue<K, N>> {
-        let found = self.queues.find_mut(node.order(), |of| of.is_of(node))?;
+        let found = self.queues.find_mut(node.sort_key(), |of| of.is_of(node))?;
         Some(&mut found.queue)
     }
 }
@@ -216,15 +216,15 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
     /// returns `None`, nothing has changed.
     pub(crate) fn open<'n>(
         &mut self,
-        order: u64,
+        sort_key: u64,
         set: impl FnOnce() -> Option<&'n Node<K>>,
     ) -> Result<Option<&'n Node<K>>, OutOfMemory> {
-        let vacancy = self.shard.queues.reserve(order)?;
+        let vacancy = self.shard.queues.reserve(sort_key)?;
         let node = set();
         if let Some(node) = node {
             vacancy.insert(KeyQueue {
                 node: node.into(),
-                order,
+                sort_key,
                 queue: Queue::default(),
             });
         }
@@ -241,7 +241,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
             return;
         }
         let queues = &mut self.shard.queues;
-        queues.remove(node.order(), |of| of.is_of(node));
+        queues.remove(node.sort_key(), |of| of.is_of(node));
         node.count.clear_waiters();
     }
 
@@ -370,9 +370,9 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
 }
 
 /// The shard of a key.
-fn index(order: u64) -> usize {
-    // The last bit of the order of a key is set. The first bits select its range in the table.
-    (order >> 1) as usize % SHARDS
+fn index(sort_key: u64) -> usize {
+    // The last bit of the sort key of a key is set. The first bits select its range in the table.
+    (sort_key >> 1) as usize % SHARDS
 }
 
 impl<K, N: Notice> Queues<K, N> {
@@ -409,11 +409,11 @@ impl<K, N: Notice> Queues<K, N> {
 
     /// Requests that wait for a node.
     pub(crate) fn len_of(&self, node: &Node<K>) -> usize {
-        let guard = self.lock(node.order());
+        let guard = self.lock(node.sort_key());
         guard.shard.queue(node).map_or(0, |queue| queue.len)
     }
 
-    /// Copies the queues of one shard, from an order on. Returns where to continue: `None` beyond the last shard.
+    /// Copies the queues of one shard, from a sort key on. Returns where to continue: `None` beyond the last shard.
     pub(crate) fn copy<'a>(
         &self,
         _pin: &'a Pin,
@@ -426,10 +426,10 @@ impl<K, N: Notice> Queues<K, N> {
         let shard = shard.lock();
         let mut last = from;
         for (read, of) in shard.queues.from(from).enumerate() {
-            if read >= QUEUES_PER_PIECE && of.order > last {
-                return Ok(Some((index, of.order)));
+            if read >= QUEUES_PER_PIECE && of.sort_key > last {
+                return Ok(Some((index, of.sort_key)));
             }
-            last = of.order;
+            last = of.sort_key;
             if let Some(oldest) = of.queue.oldest() {
                 let info = QueueInfo {
                     waiting: of.queue.len,
@@ -444,9 +444,9 @@ impl<K, N: Notice> Queues<K, N> {
         Ok(Some((index + 1, 0)))
     }
 
-    /// Locks the queue of the key of this order.
-    pub(crate) fn lock(&self, order: u64) -> QueueGuard<'_, K, N> {
-        self.lock_shard(index(order))
+    /// Locks the queue of the key of this sort key.
+    pub(crate) fn lock(&self, sort_key: u64) -> QueueGuard<'_, K, N> {
+        self.lock_shard(index(sort_key))
     }
 
     fn lock_shard(&self, index: usize) -> QueueGuard<'_, K, N> {
@@ -459,7 +459,7 @@ impl<K, N: Notice> Queues<K, N> {
     /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters.
     #[cold]
     pub(crate) fn hand_over(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
-        let guard = self.lock(node.order());
+        let guard = self.lock(node.sort_key());
         self.settle_locked(guard, &mut Undistributed { node, permits }, context);
     }
 
@@ -472,7 +472,7 @@ impl<K, N: Notice> Queues<K, N> {
     ) {
         while !guard.settle(permits, context) {
             drop(guard);
-            guard = self.lock(permits.node.order());
+            guard = self.lock(permits.node.sort_key());
         }
     }
 
@@ -489,7 +489,7 @@ impl<K, N: Notice> Queues<K, N> {
     ) -> bool {
         // SAFETY: the node was alive when the wait was read (O1), and is not freed while the pin lasts.
         let node = unsafe { wait.node.as_ref() };
-        let mut guard = self.lock(node.order());
+        let mut guard = self.lock(node.sort_key());
         let queue = guard.shard.queue(node);
         let waiter = queue.and_then(|queue| queue.find(wait.number));
         if !waiter.is_some_and(|waiter| is_it(&waiter.notice)) {
@@ -509,7 +509,7 @@ impl<K, N: Notice> Queues<K, N> {
         capacity: Capacity,
         context: N::Context<'_>,
     ) -> bool {
-        let mut guard = self.lock(node.order());
+        let mut guard = self.lock(node.sort_key());
         let Some(queue) = guard.shard.queue_mut(node) else {
             return true;
         };
@@ -529,7 +529,7 @@ impl<K, N: Notice> Queues<K, N> {
     pub(crate) fn settle_step(&self, node: &Node<K>, context: N::Context<'_>) -> bool {
         let permits = 0;
         let mut nothing = Undistributed { node, permits };
-        self.lock(node.order()).settle(&mut nothing, context)
+        self.lock(node.sort_key()).settle(&mut nothing, context)
     }
 
     /// Ends up to `limit` requests, because the table closes. Returns whether none is left. After the first call no
@@ -575,7 +575,7 @@ mod tests {
 
     #[test]
     fn keys_have_different_locks() {
-        let orders = (0..SHARDS as u64).map(|order| order << 1 | 1);
+        let orders = (0..SHARDS as u64).map(|sort_key| sort_key << 1 | 1);
         let indexes: BTreeSet<usize> = orders.map(index).collect();
         assert_eq!(indexes, (0..SHARDS).collect());
     }

@@ -53,9 +53,9 @@ impl<K> InlineKey<K> {
 }
 
 impl<K> Slot<K> {
-    /// Appends a row for each key of its process, or for `only` one: for one piece of the keys whose order is at least
-    /// `from`. Returns the order at which the next piece begins, if there is one. While the overflow is copied, a call
-    /// that needs it waits for its lock.
+    /// Appends a row for each key of its process, or for `only` one: for one piece of the keys whose sort key is at
+    /// least `from`. Returns the sort key at which the next piece begins, if there is one. While the overflow is
+    /// copied, a call that needs it waits for its lock.
     pub(crate) fn read<'a>(
         &self,
         pin: &'a Pin,
@@ -89,8 +89,8 @@ impl<K> Slot<K> {
         }
     }
 
-    /// The permits of one piece of the keys, and the order at which the next one begins. A piece covers a range
-    /// of orders, in the slot and in the overflow. So a key that moves between two pieces is reported once.
+    /// The permits of one piece of the keys, and the sort key at which the next one begins. A piece covers a range
+    /// of sort keys, in the slot and in the overflow. So a key that moves between two pieces is reported once.
     fn keys<'a>(
         &self,
         pin: &'a Pin,
@@ -98,7 +98,7 @@ impl<K> Slot<K> {
         from: u64,
         record: Option<&OverflowGuard<'_, K>>,
     ) -> Result<(Counted<'a, K>, Option<u64>), OutOfMemory> {
-        let (from, to) = only.map_or((from, u64::MAX), |only| (only.order(), only.order()));
+        let (from, to) = only.map_or((from, u64::MAX), |only| (only.sort_key(), only.sort_key()));
         // A key that is released and acquired again can move from the first inline key to the second during this. It
         // must not be reported twice: the later read counts.
         let [first, second] = self.inline.each_ref().map(|key| key.read(pin));
@@ -109,12 +109,12 @@ impl<K> Slot<K> {
         let mut end = to;
         let mut last = from;
         let listed = record.iter().flat_map(|record| record.rows(from));
-        for (copied, row) in listed.take_while(|row| row.order() <= to).enumerate() {
-            if copied >= ROWS_PER_PIECE && row.order() > last {
-                end = row.order() - 1;
+        for (copied, row) in listed.take_while(|row| row.sort_key() <= to).enumerate() {
+            if copied >= ROWS_PER_PIECE && row.sort_key() > last {
+                end = row.sort_key() - 1;
                 break;
             }
-            last = row.order();
+            last = row.sort_key();
             let here = inline.iter_mut();
             let here = here.filter_map(|key| key.take_if(|(node, _)| row.is_of(node)));
             let permits = row.counted() + here.map(|(_, permits)| permits).sum::<u64>();
@@ -126,7 +126,7 @@ impl<K> Slot<K> {
         }
         reserve(&mut keys, inline.len())?;
         keys.extend(inline.into_iter().flatten());
-        let is_in_piece = |node: &Node<K>| (from..=end).contains(&node.order());
+        let is_in_piece = |node: &Node<K>| (from..=end).contains(&node.sort_key());
         keys.retain(|(node, _)| is_in_piece(node) && only.is_none_or(|only| ptr::eq(only, *node)));
         Ok((keys, (end < to).then(|| end + 1)))
     }

@@ -347,13 +347,13 @@ impl<K> Slot<K> {
     pub(crate) fn take_overflow<Q: Equivalent<K>>(
         &self,
         query: &Q,
-        order: impl FnOnce() -> u64,
+        sort_key: impl FnOnce() -> u64,
     ) -> Option<&Node<K>> {
         let overflow = self.overflow()?;
         inject::panic();
-        let order = order();
+        let sort_key = sort_key();
         let mut record = overflow.lock();
-        let (node, _) = record.held(query, order)?;
+        let (node, _) = record.held(query, sort_key)?;
         // SAFETY: it is on record with a permit (O1), which the count includes until the caller lowers it.
         let node = unsafe { node.as_ref() };
         record.take(node, 1);
@@ -386,7 +386,11 @@ impl<K> Slot<K> {
     }
 
     /// The permits of a key on the record, and its node.
-    pub(crate) fn held<Q: Equivalent<K>>(&self, query: &Q, order: u64) -> Option<(&Node<K>, u64)> {
+    pub(crate) fn held<Q: Equivalent<K>>(
+        &self,
+        query: &Q,
+        sort_key: u64,
+    ) -> Option<(&Node<K>, u64)> {
         self.writer.check();
         let inline = self.inline.iter().filter_map(|key| {
             let permits = key.permits.load(Ordering::Relaxed);
@@ -396,7 +400,7 @@ impl<K> Slot<K> {
                 .then_some((node, permits))
         });
         let overflow = self.overflow();
-        let overflow = overflow.and_then(|overflow| overflow.lock().held(query, order));
+        let overflow = overflow.and_then(|overflow| overflow.lock().held(query, sort_key));
         let held = inline.chain(overflow);
         let (node, permits) = held.reduce(|(node, permits), (_, more)| (node, permits + more))?;
         // SAFETY: as above, and only this process lowers its permits in the overflow.

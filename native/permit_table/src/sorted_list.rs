@@ -5,14 +5,14 @@
 //! Jenks 2014: a B+ tree with one level above its leaves). A full leaf is split in two.
 //!
 //! ```text
-//!   leaves    [ 0 | 317 | 920 | .. ]        each with the order at which it starts
+//!   leaves    [ 0 | 317 | 920 | .. ]        each with the sort key at which it starts
 //!               |    |     |
 //!   entries   [..] [317, [920,              at most `LEAF` per leaf
 //!                   318,  977]
 //!                   400]
 //! ```
 //!
-//! - **S1** The entries are sorted by order, across leaves too. So a walk in pieces can stop after any order, and
+//! - **S1** The entries are sorted by sort key, across leaves too. So a walk in pieces can stop after any sort key, and
 //!   continue after it although the list has changed.
 //! - **S2** An operation moves the entries of at most two leaves. If it adds or removes a leaf, it also moves the list
 //!   of leaves: with a million entries that is 0.4 MB, or 20 µs, once in about 60 insertions. Neighbors with few
@@ -30,7 +30,7 @@ const KEPT_BYTES: usize = 2048;
 /// A type that can be stored in a list.
 pub trait Ordered {
     /// The sort key. It never changes. Several entries can have the same.
-    fn order(&self) -> u64;
+    fn sort_key(&self) -> u64;
 }
 
 /// A sorted list without long pauses.
@@ -39,20 +39,20 @@ pub struct SortedList<T> {
 }
 
 struct Leaf<T> {
-    /// The lower bound of the orders in this leaf, and the upper bound of those in the leaf before. 0 in the first
+    /// The lower bound of the sort keys in this leaf, and the upper bound of those in the leaf before. 0 in the first
     /// leaf.
     from: u64,
     entries: Vec<T>,
 }
 
-/// Reserved memory for an entry of one order.
+/// Reserved memory for an entry of one sort key.
 pub struct Vacancy<'a, T> {
     entries: &'a mut Vec<T>,
     index: usize,
 }
 
 impl<T> Vacancy<'_, T> {
-    /// Inserts an entry of that order, before other entries of the same order. Cannot fail.
+    /// Inserts an entry of that sort key, before other entries of the same sort key. Cannot fail.
     pub fn insert(self, entry: T) {
         self.entries.insert(self.index, entry);
     }
@@ -70,29 +70,29 @@ impl<T: Ordered> SortedList<T> {
         self.from(0).next().is_none()
     }
 
-    /// The entries of this order and of greater orders, sorted.
-    pub fn from(&self, order: u64) -> impl Iterator<Item = &T> {
-        let leaves = self.leaves[self.leaf(order)..].iter();
-        leaves.flat_map(move |leaf| &leaf.entries[first(&leaf.entries, order)..])
+    /// The entries of this sort key and of greater sort keys, sorted.
+    pub fn from(&self, sort_key: u64) -> impl Iterator<Item = &T> {
+        let leaves = self.leaves[self.leaf(sort_key)..].iter();
+        leaves.flat_map(move |leaf| &leaf.entries[first(&leaf.entries, sort_key)..])
     }
 
-    /// The first entry of this order that `is_wanted` accepts.
-    pub fn find(&self, order: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&T> {
-        let (leaf, index) = self.position(order, is_wanted)?;
+    /// The first entry of this sort key that `is_wanted` accepts.
+    pub fn find(&self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&T> {
+        let (leaf, index) = self.position(sort_key, is_wanted)?;
         Some(&self.leaves[leaf].entries[index])
     }
 
-    /// As [`SortedList::find`]. The caller must not change the order of the entry.
-    pub fn find_mut(&mut self, order: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        let (leaf, index) = self.position(order, is_wanted)?;
+    /// As [`SortedList::find`]. The caller must not change the sort key of the entry.
+    pub fn find_mut(&mut self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let (leaf, index) = self.position(sort_key, is_wanted)?;
         Some(&mut self.leaves[leaf].entries[index])
     }
 
-    /// Reserves memory for an entry of this order.
+    /// Reserves memory for an entry of this sort key.
     ///
     /// # Errors
     /// [`OutOfMemory`]: the entries are unchanged.
-    pub fn reserve(&mut self, order: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
+    pub fn reserve(&mut self, sort_key: u64) -> Result<Vacancy<'_, T>, OutOfMemory> {
         if self.leaves.is_empty() {
             // Most lists stay short.
             reserve_exact(&mut self.leaves, 1)?;
@@ -101,20 +101,20 @@ impl<T: Ordered> SortedList<T> {
                 entries: Vec::new(),
             });
         }
-        let mut leaf = self.leaf(order);
+        let mut leaf = self.leaf(sort_key);
         if self.leaves[leaf].entries.len() >= LEAF {
             self.split(leaf)?;
-            leaf = self.leaf(order);
+            leaf = self.leaf(sort_key);
         }
         let entries = &mut self.leaves[leaf].entries;
         reserve(entries, 1)?;
-        let index = first(entries, order);
+        let index = first(entries, sort_key);
         Ok(Vacancy { entries, index })
     }
 
-    /// Removes the first entry of this order that `is_wanted` accepts.
-    pub fn remove(&mut self, order: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
-        let (leaf, index) = self.position(order, is_wanted)?;
+    /// Removes the first entry of this sort key that `is_wanted` accepts.
+    pub fn remove(&mut self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
+        let (leaf, index) = self.position(sort_key, is_wanted)?;
         let removed = self.leaves[leaf].entries.remove(index);
         self.merge_if_few(leaf);
         self.merge_if_few(leaf.saturating_sub(1));
@@ -147,27 +147,27 @@ impl<T: Ordered> SortedList<T> {
         places.sum::<usize>() * size_of::<T>() + self.leaves.capacity() * size_of::<Leaf<T>>()
     }
 
-    /// The first leaf that can have an entry of this order.
-    fn leaf(&self, order: u64) -> usize {
+    /// The first leaf that can have an entry of this sort key.
+    fn leaf(&self, sort_key: u64) -> usize {
         // Queues are read and changed at their ends.
         let behind = match self.leaves.as_slice() {
-            [_, second, ..] if order <= second.from => 1,
-            [.., last] if last.from < order => self.leaves.len(),
-            leaves => leaves.partition_point(|leaf| leaf.from < order),
+            [_, second, ..] if sort_key <= second.from => 1,
+            [.., last] if last.from < sort_key => self.leaves.len(),
+            leaves => leaves.partition_point(|leaf| leaf.from < sort_key),
         };
         behind.saturating_sub(1)
     }
 
     fn position(
         &self,
-        order: u64,
+        sort_key: u64,
         mut is_wanted: impl FnMut(&T) -> bool,
     ) -> Option<(usize, usize)> {
-        for leaf in self.leaf(order).. {
+        for leaf in self.leaf(sort_key).. {
             let entries = &self.leaves.get(leaf)?.entries;
-            let mut index = first(entries, order);
+            let mut index = first(entries, sort_key);
             while let Some(entry) = entries.get(index) {
-                if entry.order() > order {
+                if entry.sort_key() > sort_key {
                     return None;
                 }
                 if is_wanted(entry) {
@@ -186,7 +186,7 @@ impl<T: Ordered> SortedList<T> {
         reserve(&mut self.leaves, 1)?;
         let full = &mut self.leaves[leaf].entries;
         entries.extend(full.drain(full.len() / 2..));
-        let from = entries[0].order();
+        let from = entries[0].sort_key();
         self.leaves.insert(leaf + 1, Leaf { from, entries });
         Ok(())
     }
@@ -215,9 +215,9 @@ impl<T: Ordered> SortedList<T> {
     }
 }
 
-/// The index of the first entry of this order or a greater one.
-fn first<T: Ordered>(entries: &[T], order: u64) -> usize {
-    entries.partition_point(|entry| entry.order() < order)
+/// The index of the first entry of this sort key or a greater one.
+fn first<T: Ordered>(entries: &[T], sort_key: u64) -> usize {
+    entries.partition_point(|entry| entry.sort_key() < sort_key)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -229,38 +229,38 @@ mod tests {
     use std::cmp::Reverse;
     use std::collections::BTreeSet;
 
-    /// An order, and a number that distinguishes entries of the same order.
+    /// A sort key, and a number that distinguishes entries of the same sort key.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Entry(u64, u32);
 
     impl Ordered for Entry {
-        fn order(&self) -> u64 {
+        fn sort_key(&self) -> u64 {
             self.0
         }
     }
 
     #[derive(Clone, Debug)]
     enum Op {
-        /// First order, distance to the next, number of entries.
+        /// First sort key, distance to the next, number of entries.
         Insert(u64, u64, u32),
-        /// Order of an entry for which there is no memory.
+        /// Sort key of an entry for which there is no memory.
         InsertFails(u64),
-        /// First order, number of entries.
+        /// First sort key, number of entries.
         Remove(u64, usize),
         /// Number of entries.
         Pop(usize),
     }
 
-    fn order() -> impl Strategy<Value = u64> {
+    fn sort_key() -> impl Strategy<Value = u64> {
         prop_oneof![Just(0), Just(u64::MAX), 0..2000u64, any::<u64>()]
     }
 
     fn op() -> impl Strategy<Value = Op> {
         let apart = prop_oneof![Just(0), Just(1), Just(1 << 52), any::<u64>()];
         prop_oneof![
-            4 => (order(), apart, 1..600u32).prop_map(|(from, apart, n)| Op::Insert(from, apart, n)),
-            1 => order().prop_map(Op::InsertFails),
-            3 => (order(), 1..900usize).prop_map(|(from, n)| Op::Remove(from, n)),
+            4 => (sort_key(), apart, 1..600u32).prop_map(|(from, apart, n)| Op::Insert(from, apart, n)),
+            1 => sort_key().prop_map(Op::InsertFails),
+            3 => (sort_key(), 1..900usize).prop_map(|(from, n)| Op::Remove(from, n)),
             1 => (0..300usize).prop_map(Op::Pop),
         ]
     }
@@ -269,11 +269,11 @@ mod tests {
         list.reserve(entry.0).unwrap().insert(entry);
     }
 
-    /// Checks S1, S2, and that the list equals the model. Among entries of the same order, later ones come first.
+    /// Checks S1, S2, and that the list equals the model. Among entries of the same sort key, later ones come first.
     fn check(list: &SortedList<Entry>, model: &BTreeSet<Entry>) {
         assert_eq!(list.is_empty(), model.is_empty());
         let mut entries: Vec<_> = model.iter().copied().collect();
-        entries.sort_by_key(|&Entry(order, number)| (order, Reverse(number)));
+        entries.sort_by_key(|&Entry(sort_key, number)| (sort_key, Reverse(number)));
         assert!(list.from(0).eq(&entries));
         for entry in model.iter().step_by(17) {
             assert_eq!(list.find(entry.0, |other| other == entry), Some(entry));
@@ -298,13 +298,13 @@ mod tests {
                 match op {
                     Op::Insert(from, apart, number) => for i in 0..number {
                         last += 1;
-                        let order = from.wrapping_add(apart.wrapping_mul(u64::from(i)));
-                        insert(&mut list, Entry(order, last));
-                        model.insert(Entry(order, last));
+                        let sort_key = from.wrapping_add(apart.wrapping_mul(u64::from(i)));
+                        insert(&mut list, Entry(sort_key, last));
+                        model.insert(Entry(sort_key, last));
                     },
-                    Op::InsertFails(order) => {
+                    Op::InsertFails(sort_key) => {
                         arm(Failure::Memory, 0);
-                        prop_assert!(list.reserve(order).is_err());
+                        prop_assert!(list.reserve(sort_key).is_err());
                         disarm();
                     }
                     Op::Remove(from, number) => {
@@ -316,11 +316,11 @@ mod tests {
                         }
                     }
                     Op::Pop(number) => for _ in 0..number {
-                        let order = list.pop().map(|entry| {
+                        let sort_key = list.pop().map(|entry| {
                             assert!(model.remove(&entry));
                             entry.0
                         });
-                        prop_assert!(order.is_none_or(|order| model.last().is_none_or(|left| left.0 <= order)));
+                        prop_assert!(sort_key.is_none_or(|key| model.last().is_none_or(|left| left.0 <= key)));
                     },
                 }
                 check(&list, &model);
@@ -367,10 +367,10 @@ mod tests {
             let before = allocated();
             let bytes = || (allocated() - before) as usize;
             let mut list = SortedList::default();
-            orders().for_each(|order| insert(&mut list, Entry(order, 0)));
+            orders().for_each(|sort_key| insert(&mut list, Entry(sort_key, 0)));
             assert!(bytes() < entries * 40, "{}", bytes());
-            for (index, order) in removed.iter().enumerate() {
-                list.remove(*order, |_| true);
+            for (index, sort_key) in removed.iter().enumerate() {
+                list.remove(*sort_key, |_| true);
                 let rest = entries - index - 1;
                 if index > entries / 10 * 9 {
                     assert!(bytes() < rest * 120 + 4000, "{rest}: {}", bytes());

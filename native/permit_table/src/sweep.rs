@@ -48,7 +48,7 @@ struct Retry;
 /// How far the pass has come.
 #[derive(Clone, Copy)]
 enum Phase {
-    /// Past all keys up to and including this order.
+    /// Past all keys up to and including this sort key.
     Walk(u64),
     /// The chunk of the next head to close, and its index there.
     Shrink(usize, usize),
@@ -152,8 +152,8 @@ impl<K: Key> Sweep<K> {
     }
 
     fn walk(&mut self, pin: &Pin, keys: &Keys<K>, after: u64) -> Result<(), Retry> {
-        // `done` is the last order whose keys were all visited, `last` the one being visited. One step visits all keys
-        // of an order.
+        // `done` is the last sort key whose keys were all visited, `last` the one being visited. One step visits all
+        // keys of a sort key.
         let mut done = after;
         let mut last = after;
         let mut outcome = Ok(());
@@ -195,7 +195,7 @@ impl<K: Key> Sweep<K> {
         } else {
             // Since the table grew, no insertion may have linked the head of this range. Without it, lookups of this
             // key start at an ancestor.
-            keys.link_head(pin, alive.order());
+            keys.link_head(pin, alive.sort_key());
         }
         Ok(())
     }
@@ -204,12 +204,12 @@ impl<K: Key> Sweep<K> {
     fn unlink(pin: &Pin, keys: &Keys<K>, target: *mut Link) {
         // SAFETY: in the list, and only the sweep removes links (K3).
         let link = unsafe { &*target };
-        // Before the mark, its position is found by its order. After the mark, other threads can insert greater orders
-        // in front of it.
+        // Before the mark, its position is found by its sort key. After the mark, other threads can insert greater sort
+        // keys in front of it.
         let mut before = loop {
-            // A head cannot lead to itself, but its parent can. A head of smaller order leads to a key.
-            let head = keys.entry(parent(link.order));
-            if let Some(gap) = keys.gap(pin, &head.link, link.order) {
+            // A head cannot lead to itself, but its parent can. A head of smaller sort key leads to a key.
+            let head = keys.entry(parent(link.sort_key));
+            if let Some(gap) = keys.gap(pin, &head.link, link.sort_key) {
                 break gap.before;
             }
         };
@@ -217,7 +217,7 @@ impl<K: Key> Sweep<K> {
         inject::panic();
         loop {
             // From here on it is found by its address. In front of it are only unmarked links (K7), or others of the
-            // same order. Each of these can be the link before it.
+            // same sort key. Each of these can be the link before it.
             let (mut next, _) = before.next();
             while !ptr::eq(next, target) {
                 // SAFETY: linked in front of the target, which is linked.

@@ -1,7 +1,7 @@
 //! The table: combines keys, holders and the sweep. This is where the promises are kept.
 //!
 //! - **P1 Exact**: a grant is one compare-and-swap on the key's word
-//!   ([`PermitCount::acquire`](crate::permit_count)), or the insertion of a new key that has its first permit out.
+//!   ([`PermitCount::acquire`](crate::permit_count)), or the insertion of a new key that has its first permit in use.
 //! - **P2 A refusal changes nothing**: the word is read before anything is reserved. A caller that then loses the last
 //!   permit to another caller keeps what it has reserved: memory of its record, and at its first call a slot and a
 //!   watch.
@@ -17,7 +17,7 @@
 use crate::counters::{Counters, Event};
 use crate::holder::Holder;
 use crate::holders::Holders;
-use crate::keys::{order_of_key, Key, Keys, NewNode, Node, Query};
+use crate::keys::{sort_key_of_hash, Key, Keys, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Demand, PermitCount};
 use crate::queues::{NoNotice, Notice, Queues};
@@ -37,7 +37,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct Usage {
     /// Keys in the table, including idle ones that the sweep has not visited yet.
     pub keys: usize,
-    /// Permits out, of all keys together. A sum over processes stays at 2^64 - 1; one of a process wraps.
+    /// Permits in use, of all keys together. A sum over processes stays at 2^64 - 1; one of a process wraps.
     pub permits: u64,
     /// Processes that hold at least one permit.
     pub holders: usize,
@@ -53,8 +53,8 @@ pub struct Usage {
 /// Events in a table since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Permits granted: those that are out, and those that were released. Computed from the other numbers, so a grant
-    /// writes no counter.
+    /// Permits granted: those that are in use, and those that were released. Computed from the other numbers, so a
+    /// grant writes no counter.
     pub granted: u64,
     /// Acquires refused with "full".
     pub refused: u64,
@@ -143,8 +143,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         demand: impl Into<Demand>,
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Option<Acquired>, E> {
-        let (order, demand) = (self.order(query), demand.into());
-        let Some((node, word)) = self.keys.get_with_word(pin, order, query) else {
+        let (sort_key, demand) = (self.sort_key(query), demand.into());
+        let Some((node, word)) = self.keys.get_with_word(pin, sort_key, query) else {
             return Ok(None);
         };
         if word.admits(demand).is_none() {
@@ -206,10 +206,10 @@ impl<K: Key, N: Notice> Table<K, N> {
         if !demand.is_satisfiable() {
             return Ok(self.refuse(pin));
         }
-        let order = self.order(query);
+        let sort_key = self.sort_key(query);
         let slot = self.holders.claim(holder, watch)?;
         let count = PermitCount::with_permits(demand.permits);
-        let mut new = NewNode::with(count, query, order)?;
+        let mut new = NewNode::with(count, query, sort_key)?;
         loop {
             let entry = slot.reserve(None)?;
             inject::panic();
@@ -221,7 +221,7 @@ impl<K: Key, N: Notice> Table<K, N> {
                 Err(returned) => new = returned,
             }
             // Another caller inserted the key first. If that node is dead by now, the next round inserts ours.
-            let Some(node) = self.keys.get(pin, order, query) else {
+            let Some(node) = self.keys.get(pin, sort_key, query) else {
                 continue;
             };
             if let Some(acquired) = self.acquire_node(pin, slot, node, demand)? {
@@ -290,7 +290,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         context: N::Context<'_>,
     ) -> bool {
         let slot = self.holders.find(holder);
-        let taken = slot.and_then(|slot| slot.take_overflow(query, || self.order(query)));
+        let taken = slot.and_then(|slot| slot.take_overflow(query, || self.sort_key(query)));
         if let Some(node) = taken {
             // The overflow is not locked any more (O3).
             self.lower(node, 1, context);
@@ -336,7 +336,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         permits: u64,
     ) -> Option<(&Slot<K>, &Node<K>)> {
         let slot = self.holders.find(holder)?;
-        let (node, held) = slot.held(query, self.order(query))?;
+        let (node, held) = slot.held(query, self.sort_key(query))?;
         (held >= permits).then_some((slot, node))
     }
 
@@ -393,18 +393,18 @@ impl<K: Key, N: Notice> Table<K, N> {
         released
     }
 
-    /// The number of permits of a key that are out.
+    /// The number of permits of a key that are in use.
     pub fn count<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> u64 {
-        let order = self.order(query);
+        let sort_key = self.sort_key(query);
         self.keys
-            .get(pin, order, query)
+            .get(pin, sort_key, query)
             .and_then(|node| node.count.permits())
             .unwrap_or(0)
     }
 
     #[inline(always)]
-    pub(crate) fn order<Q: Hash>(&self, query: &Q) -> u64 {
-        order_of_key(self.hasher.hash_one(query))
+    pub(crate) fn sort_key<Q: Hash>(&self, query: &Q) -> u64 {
+        sort_key_of_hash(self.hasher.hash_one(query))
     }
 
     /// One bounded step of the sweep. A pass reclaims the keys that have not been used since the previous pass.

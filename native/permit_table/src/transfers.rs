@@ -48,7 +48,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         let Some((own, node)) = self.held_at_least(giver, query, permits) else {
             return Ok(Given::NotHeld);
         };
-        if giver.word() == target.word() {
+        if giver.id() == target.id() {
             return Ok(Given::Given);
         }
         loop {
@@ -57,8 +57,8 @@ impl<K: Key, N: Notice> Table<K, N> {
             };
             let overflow = slot.overflow_or_new()?;
             let (own_record, mut record) =
-                lock_both((own.overflow(), giver.word()), (overflow, target.word()));
-            if slot.holder() != target.word() {
+                lock_both((own.overflow(), giver.id()), (overflow, target.id()));
+            if slot.holder() != target.id() {
                 // The process has died since, and its slot may have got another one (O2).
                 continue;
             }

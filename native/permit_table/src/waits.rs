@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The result of [`Table::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// The caller has the permits, and gets no notice. The number of permits of the key out, these included.
+    /// The caller has the permits, and gets no notice. The number of permits of the key in use, these included.
     Permit(u64),
     /// The request waits. It ends by a notice, by [`Table::cancel`], or by the death of its process.
     Waiting,
@@ -82,8 +82,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         watch: impl FnOnce() -> Result<(), E>,
         context: N::Context<'_>,
     ) -> Result<Waited, E> {
-        let order = self.order(query);
-        let find = || self.keys.get(pin, order, query);
+        let sort_key = self.sort_key(query);
+        let find = || self.keys.get(pin, sort_key, query);
         let refusal = |guard: &QueueGuard<'_, K, N>, found: Option<&Node<K>>| {
             if guard.is_closed() {
                 return Some(Waited::Closed);
@@ -95,14 +95,14 @@ impl<K: Key, N: Notice> Table<K, N> {
             Some(slot) => slot,
             None => {
                 // Before the process gets a slot and is watched (P2).
-                if let Some(refused) = refusal(&self.queues.lock(order), find()) {
+                if let Some(refused) = refusal(&self.queues.lock(sort_key), find()) {
                     return Ok(refused);
                 }
                 self.holders.claim(holder, watch)?
             }
         };
         let mut new = None;
-        let mut guard = self.queues.lock(order);
+        let mut guard = self.queues.lock(sort_key);
         let node = loop {
             let found = find();
             if let Some(refused) = refusal(&guard, found) {
@@ -110,13 +110,13 @@ impl<K: Key, N: Notice> Table<K, N> {
             }
             let opened = match found {
                 Some(node) if guard.has_queue(node) => Some(node),
-                Some(node) => guard.open(order, || node.count.set_waiters().then_some(node))?,
+                Some(node) => guard.open(sort_key, || node.count.set_waiters().then_some(node))?,
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
-                        None => NewNode::with(PermitCount::with_waiters(), query, order)?,
+                        None => NewNode::with(PermitCount::with_waiters(), query, sort_key)?,
                     };
-                    guard.open(order, || match self.keys.insert(pin, query, made) {
+                    guard.open(sort_key, || match self.keys.insert(pin, query, made) {
                         Ok(node) => Some(node),
                         Err(returned) => {
                             new = Some(returned);
@@ -136,14 +136,14 @@ impl<K: Key, N: Notice> Table<K, N> {
             number: None,
         };
         // WAITERS is set by now (P12).
-        if let Some(Acquired::Permit(out)) = self.try_acquire_node(slot, node, request.demand)? {
-            return Ok(Waited::Permit(out));
+        if let Some(Acquired::Permit(in_use)) = self.try_acquire_node(slot, node, request.demand)? {
+            return Ok(Waited::Permit(in_use));
         }
         let waiter = Waiter {
             number: 0,
             permits: request.demand.permits,
             overflow: slot.overflow_or_new()?.into(),
-            id: holder.word(),
+            id: holder.id(),
             request_hash: request.request_hash,
             since: request.now,
             notice: request.notice,
@@ -211,7 +211,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         capacity: Capacity,
         context: N::Context<'_>,
     ) -> bool {
-        let node = self.keys.get(pin, self.order(query), query);
+        let node = self.keys.get(pin, self.sort_key(query), query);
         node.is_none_or(|node| self.queues.resize(node, capacity, context))
     }
 
@@ -225,13 +225,13 @@ impl<K: Key, N: Notice> Table<K, N> {
         query: &Q,
         context: N::Context<'_>,
     ) -> bool {
-        let node = self.keys.get(pin, self.order(query), query);
+        let node = self.keys.get(pin, self.sort_key(query), query);
         node.is_none_or(|node| self.queues.settle_step(node, context))
     }
 
     /// The number of requests that wait for a key.
     pub fn waiting<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> usize {
-        let node = self.keys.get(pin, self.order(query), query);
+        let node = self.keys.get(pin, self.sort_key(query), query);
         node.map_or(0, |node| self.queues.len_of(node))
     }
 

@@ -14,14 +14,15 @@ const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 const ROWS_PER_PIECE: usize = 4096;
 
 /// The position of a walk over the holders: in the array of slots (0) or in the displaced slots; the index of the next
-/// slot, or its word; and the order to continue from in that slot. The default is the start. Any value is safe.
+/// slot, or its word; and the sort key to continue from in that slot. The default is the start. Any value is safe.
 pub type Cursor = (u64, u64, u64);
 
 const ARRAY: u64 = 0;
 const DISPLACED: u64 = 1;
 
 impl<K> Holders<K> {
-    /// Adds to the empty list a piece of what a process holds, from this order on. Returns the order to continue from.
+    /// Adds to the empty list a piece of what a process holds, from this sort key on. Returns the sort key to continue
+    /// from.
     pub(crate) fn read_one<'a>(
         &self,
         pin: &'a Pin,
@@ -34,7 +35,7 @@ impl<K> Holders<K> {
         };
         let next = slot.read(pin, None, from, rows)?;
         // The slot can have got another process in between.
-        if rows.iter().any(|row| row.holder != holder.word()) {
+        if rows.iter().any(|row| row.holder != holder.id()) {
             rows.clear();
         }
         Ok(next)
@@ -46,11 +47,11 @@ impl<K> Holders<K> {
         &self,
         pin: &'a Pin,
         only: Option<&'a Node<K>>,
-        (part, next, mut order): Cursor,
+        (part, next, mut sort_key): Cursor,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         if part != ARRAY {
-            return self.read_displaced(pin, only, next, order, rows);
+            return self.read_displaced(pin, only, next, sort_key, rows);
         }
         let mut index = next as usize;
         let mut slots_read = 0;
@@ -59,13 +60,13 @@ impl<K> Holders<K> {
             let slots = self.slots.chunk(chunk).unwrap_or_default();
             for slot in slots.iter().skip(index % CHUNK) {
                 if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
-                    return Ok(Some((ARRAY, index as u64, order)));
+                    return Ok(Some((ARRAY, index as u64, sort_key)));
                 }
-                if let Some(order) = slot.read(pin, only, order, rows)? {
-                    return Ok(Some((ARRAY, index as u64, order)));
+                if let Some(sort_key) = slot.read(pin, only, sort_key, rows)? {
+                    return Ok(Some((ARRAY, index as u64, sort_key)));
                 }
                 slots_read += 1;
-                (index, order) = (index + 1, 0);
+                (index, sort_key) = (index + 1, 0);
             }
         }
         self.read_displaced(pin, only, 0, 0, rows)
@@ -76,29 +77,29 @@ impl<K> Holders<K> {
         pin: &'a Pin,
         only: Option<&'a Node<K>>,
         mut word: u64,
-        mut order: u64,
+        mut sort_key: u64,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         loop {
             if rows.len() >= ROWS_PER_PIECE {
-                return Ok(Some((DISPLACED, word, order)));
+                return Ok(Some((DISPLACED, word, sort_key)));
             }
             let displaced = self.displaced.lock();
             let Some(next) = displaced.from(word).next() else {
                 return Ok(None);
             };
             if next.word > word {
-                (word, order) = (next.word, 0);
+                (word, sort_key) = (next.word, 0);
             }
             // SAFETY: slots are freed under this lock.
             let slot = unsafe { next.slot.as_ref() };
-            if let Some(order) = slot.read(pin, only, order, rows)? {
-                return Ok(Some((DISPLACED, word, order)));
+            if let Some(sort_key) = slot.read(pin, only, sort_key, rows)? {
+                return Ok(Some((DISPLACED, word, sort_key)));
             }
             let Some(following) = word.checked_add(1) else {
                 return Ok(None);
             };
-            (word, order) = (following, 0);
+            (word, sort_key) = (following, 0);
         }
     }
 }

@@ -46,7 +46,7 @@ struct Registered {
 }
 
 impl Ordered for Registered {
-    fn order(&self) -> u64 {
+    fn sort_key(&self) -> u64 {
         self.digest
     }
 }

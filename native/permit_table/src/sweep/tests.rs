@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::allocated::memory_of;
-use crate::keys::{order_of_key, NewNode};
+use crate::keys::{sort_key_of_hash, NewNode};
 use crate::permit_count::{Capacity, PermitCount};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn hashes() -> impl Strategy<Value = Vec<u64>> {
         Just(0),
         Just(u64::MAX),
         range.clone(),
-        range.prop_map(|order| order.wrapping_sub(1)),
+        range.prop_map(|sort_key| sort_key.wrapping_sub(1)),
         any::<u64>(),
     ];
     prop::collection::vec(hash, 1..12)
@@ -55,10 +55,10 @@ fn links(keys: &Keys<u64>) -> Vec<*mut Link> {
     links
 }
 
-fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>) {
+fn check(keys: &Keys<u64>, sort_key: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>) {
     let links = links(keys);
     // SAFETY: as in `links`.
-    let orders = links.iter().map(|link| unsafe { (**link).order });
+    let orders = links.iter().map(|link| unsafe { (**link).sort_key });
     assert!(orders.is_sorted(), "K1");
     let nodes = links.iter().filter_map(|link| Link::node::<u64>(*link));
     // SAFETY: as above.
@@ -76,7 +76,7 @@ fn check(keys: &Keys<u64>, order: impl Fn(u64) -> u64, out: &BTreeMap<u64, u64>)
     }
     let pin = epochs::pin();
     for key in 0..24 {
-        let found = keys.get(&pin, order(key), &key);
+        let found = keys.get(&pin, sort_key(key), &key);
         assert_eq!(found.is_some(), by_key.contains_key(&key), "key {key}");
     }
 }
@@ -91,13 +91,13 @@ fn check_heads(keys: &Keys<u64>) {
 
 proptest! {
     /// P8, K1, K4, K6, K7: for any sequence of calls and sweep steps, while heads are added and removed, the list is
-    /// sorted, and each key with permits out is found with its count. In the end all memory is freed.
+    /// sorted, and each key with permits in use is found with its count. In the end all memory is freed.
     #[test]
     fn p8_any_history_keeps_the_list_valid_and_leaks_nothing(
         hashes in hashes(),
         history in prop::collection::vec(anything(), 0..200),
     ) {
-        let order = |key: u64| order_of_key(hashes[key as usize % hashes.len()]);
+        let sort_key = |key: u64| sort_key_of_hash(hashes[key as usize % hashes.len()]);
         let empty = || (Keys::<u64>::new().unwrap(), Sweep::new());
         let (keys, mut sweep) = empty();
         let mut out = BTreeMap::<u64, u64>::new();
@@ -105,12 +105,12 @@ proptest! {
             match step {
                 Do::Acquire(key) => {
                     let pin = epochs::pin();
-                    match keys.get(&pin, order(key), &key) {
+                    match keys.get(&pin, sort_key(key), &key) {
                         Some(node) => {
                             node.count.acquire(Capacity::MAX.into()).unwrap();
                         }
                         None => {
-                            let new = NewNode::with(PermitCount::with_permits(1), &key, order(key)).unwrap();
+                            let new = NewNode::with(PermitCount::with_permits(1), &key, sort_key(key)).unwrap();
                             prop_assert!(keys.insert(&pin, &key, new).is_ok());
                         }
                     }
@@ -120,7 +120,7 @@ proptest! {
                     let permits = out.entry(key).or_default();
                     if *permits > 0 {
                         *permits -= 1;
-                        keys.get(&epochs::pin(), order(key), &key).unwrap().count.release(1);
+                        keys.get(&epochs::pin(), sort_key(key), &key).unwrap().count.release(1);
                     }
                 }
                 Do::Grow => {
@@ -131,11 +131,11 @@ proptest! {
                     sweep.step(&keys, budget);
                 }
             }
-            check(&keys, order, &out);
+            check(&keys, sort_key, &out);
         }
         check_heads(&keys);
         for (key, permits) in out {
-            if let Some(node) = keys.get(&epochs::pin(), order(key), &key) {
+            if let Some(node) = keys.get(&epochs::pin(), sort_key(key), &key) {
                 node.count.release(permits);
             }
         }

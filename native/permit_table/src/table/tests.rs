@@ -53,11 +53,11 @@ fn use_once(table: &Table<u64>, keys: Range<u64>) {
     }
 }
 
-/// The number of permits out. Checks that the counts of the keys and the records of the holders agree.
+/// The number of permits in use. Checks that the counts of the keys and the records of the holders agree.
 #[track_caller]
 fn permits(table: &Table<u64>) -> u64 {
     let mut counted = 0;
-    let end = table.keys_after(0, usize::MAX, |_, out| counted += out);
+    let end = table.keys_after(0, usize::MAX, |_, in_use| counted += in_use);
     assert_eq!((end, table.usage().permits), (None, counted));
     counted
 }
@@ -164,10 +164,10 @@ fn p8_insertion_links_the_head_of_the_range() {
     let pin = pin();
     for range in [1u64, 2, 3] {
         let head = range << (u64::BITS - table.keys.bits());
-        let order = order_of_key(head);
-        assert_ne!(table.keys.entry(order).link.order, head);
-        insert(&table, &pin, range, order).unwrap();
-        assert_eq!(table.keys.entry(order).link.order, head);
+        let sort_key = sort_key_of_hash(head);
+        assert_ne!(table.keys.entry(sort_key).link.sort_key, head);
+        insert(&table, &pin, range, sort_key).unwrap();
+        assert_eq!(table.keys.entry(sort_key).link.sort_key, head);
     }
 }
 
@@ -234,9 +234,14 @@ fn p8_number_of_heads_follows_the_number_of_keys() {
     }
 }
 
-/// Inserts a key with this order, unless it is present.
-fn insert<'a>(table: &'a Table<u64>, pin: &'a Pin, key: u64, order: u64) -> Option<&'a Node<u64>> {
-    let new = NewNode::with(PermitCount::with_permits(1), &key, order).unwrap();
+/// Inserts a key with this sort key, unless it is present.
+fn insert<'a>(
+    table: &'a Table<u64>,
+    pin: &'a Pin,
+    key: u64,
+    sort_key: u64,
+) -> Option<&'a Node<u64>> {
+    let new = NewNode::with(PermitCount::with_permits(1), &key, sort_key).unwrap();
     table.keys.insert(pin, &key, new).ok()
 }
 
@@ -258,9 +263,9 @@ fn mark(node: &Node<u64>) {
 fn k4_one_node_per_key_is_alive() {
     let table = Table::<u64>::new(16).unwrap();
     let pin = pin();
-    let order = order_of_key(42);
-    let insert = |key| insert(&table, &pin, key, order);
-    let get = |key| table.keys.get(&pin, order, &key);
+    let sort_key = sort_key_of_hash(42);
+    let insert = |key| insert(&table, &pin, key, sort_key);
+    let get = |key| table.keys.get(&pin, sort_key, &key);
     let first = insert(1).unwrap();
     assert!(get(1).is_some() && insert(1).is_none());
     assert!(get(2).is_none() && insert(2).is_some());
@@ -282,14 +287,15 @@ fn k4_one_node_per_key_is_alive() {
 }
 
 /// K1, K2: a marked link can stand behind a greater one that was linked after the mark. An inspection in pieces reports
-/// the greater key once. No piece ends between two keys of the same order.
+/// the greater key once. No piece ends between two keys of the same sort key.
 #[test]
 fn k2_key_before_a_smaller_marked_one_is_reported_once() {
     let table = Table::<u64>::new(16).unwrap();
     let pin = pin();
-    let insert = |key, order| insert(&table, &pin, key, order).unwrap();
-    // Their orders are all in one range.
-    let [_, idle, ..] = [(1, 1), (3, 3), (7, 7), (8, 7)].map(|(key, order)| insert(key, order));
+    let insert = |key, sort_key| insert(&table, &pin, key, sort_key).unwrap();
+    // Their sort keys are all in one range.
+    let [_, idle, ..] =
+        [(1, 1), (3, 3), (7, 7), (8, 7)].map(|(key, sort_key)| insert(key, sort_key));
     kill(idle);
     mark(idle);
     insert(5, 5);
@@ -449,7 +455,7 @@ fn p8_panic_leaves_no_freed_head_in_the_list() {
     let (mut next, _) = table.keys.entry(0).link.next();
     // SAFETY: pinned since before the sweep began to unlink.
     while let Some(link) = unsafe { next.as_ref() } {
-        let head = table.keys.entry(link.order);
+        let head = table.keys.entry(link.sort_key);
         assert!(std::ptr::eq(&head.link, link), "a head that was removed");
         heads += 1;
         (next, _) = link.next();
@@ -657,8 +663,12 @@ impl Scene {
         } = self.state();
         for key in SCENE_KEYS {
             let of_key = rows.iter().filter(|((_, of), _)| *of == key);
-            let out = of_key.map(|(_, permits)| permits).sum::<u64>();
-            assert_eq!(self.table.count(&pin(), &key), out, "permits of key {key}");
+            let in_use = of_key.map(|(_, permits)| permits).sum::<u64>();
+            assert_eq!(
+                self.table.count(&pin(), &key),
+                in_use,
+                "permits of key {key}"
+            );
         }
         let usage = self.table.usage();
         assert_eq!(usage.permits, rows.values().sum::<u64>());
@@ -679,7 +689,7 @@ impl Scene {
         while release_one() {
             self.assert_consistent();
         }
-        // With nothing out, a request that can be satisfied has been granted. So none has collected anything.
+        // With nothing in use, a request that can be satisfied has been granted. So none has collected anything.
         assert_eq!(self.rows(), BTreeMap::new());
         self.table.usage().waiting
     }

@@ -827,7 +827,7 @@ fn checker_accepts_valid_and_rejects_invalid_histories() {
     let invalid: [&[Event]; 11] = [
         // P1: the last permit is granted twice, though each grant alone would be valid.
         &[early(Permit(1)), late(Permit(1))],
-        // P1: full, with no permit out at any instant of the call.
+        // P1: full, with no permit in use at any instant of the call.
         &[early(Full), late(Full)],
         &[taken, release, after],
         // P1: a permit is lost, or its release takes effect too late.

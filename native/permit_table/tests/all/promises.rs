@@ -326,7 +326,7 @@ fn p8_dead_processes_leave_no_memory() {
     assert_eq!(table.usage().holders, 1);
 }
 
-/// For any size of the pieces, each key with permits out is reported once.
+/// For any size of the pieces, each key with permits in use is reported once.
 #[test]
 fn keys_are_reported_once_across_pieces() {
     let table = Table::new(16).unwrap();
@@ -440,7 +440,7 @@ fn holder_after_one_that_dies_between_pieces_is_complete() {
     in_pieces(Cursor::default(), |start| {
         let visit = |row: Permits<'_, Name>| *rows.entry(row.holder - 1).or_default() += 1;
         let next = table.permits_from(start, visit).unwrap();
-        let is_inside = next.is_some_and(|(part, _, order)| part == 1 && order > 0);
+        let is_inside = next.is_some_and(|(part, _, sort_key)| part == 1 && sort_key > 0);
         if is_inside && dead.is_none() {
             let first = *rows.keys().find(|number| **number > 0).unwrap();
             die(&table, crowd[first as usize]);

@@ -23,7 +23,7 @@ impl Waiter {
     }
 }
 
-/// A request that was granted, with the number of permits out.
+/// A request that was granted, with the number of permits in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub request: u64,

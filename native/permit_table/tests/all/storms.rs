@@ -203,7 +203,7 @@ struct Pending {
 /// The processes that are alive, one per thread: 1 plus its number, or 0.
 type Alive = [Mutex<u64>; THREADS as usize];
 
-/// Permits of each key that processes know they have. At most as many as are out.
+/// Permits of each key that processes know they have. At most as many as are in use.
 type Inside = [AtomicU64; CONTENDED as usize];
 
 /// A process of the storm of requests.

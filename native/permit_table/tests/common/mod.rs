@@ -376,7 +376,7 @@ pub fn count(table: &Table<Name>, key: u64) -> u64 {
     table.count(&pin(), &NameQuery(key))
 }
 
-/// The number of permits out. Checks that the counts of the keys and the records of the holders agree.
+/// The number of permits in use. Checks that the counts of the keys and the records of the holders agree.
 #[track_caller]
 pub fn permits(table: &Table<Name>) -> u64 {
     let mut counted = 0;

@@ -239,7 +239,7 @@ fn p11_caller_does_not_overtake_between_two_pieces() {
         );
         assert_eq!(granted, None, "all permits are out the whole time");
         for process in 1..4 {
-            // The number of permits out without those in hand.
+            // The number of permits in use without those in hand.
             assert_eq!(waiting.told(process), [WaitEnd::Granted(process)]);
         }
         waiting.assert_end(&[(1, 1), (2, 1), (3, 1)], 0);
