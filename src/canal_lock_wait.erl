@@ -21,8 +21,10 @@
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
 
-%% Requests that one native call can grant (`STEPS_PER_PIECE' in waits.rs of the native library).
--define(GRANTED_AT_ONCE, 250).
+%% Requests that one native call grants, also if each has another capacity. The call makes 320 steps
+%% (`STEPS_PER_PIECE' in waits.rs of the native library). A grant takes one step, and one more for each 16 capacities
+%% that it compares.
+-define(GRANTED_AT_ONCE, 80).
 
 %% From the argument of a public function. `invalid' if it is wrong; canal_lock_errors explains why. It explains after
 %% the call, because that takes longer than the rest of the call.

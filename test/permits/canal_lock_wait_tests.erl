@@ -22,7 +22,8 @@ answers_test_() ->
         {"P13: cancel/1 of anything else answers not_waiting and changes nothing", fun not_waiting/0},
         {"requests are granted and cancelled after the node got a name", fun node_gets_a_name/0},
         {"P2: a call that max_waiting refuses leaves no monitor and no memory", fun refused_by_max_waiting/0},
-        {"P6: resize/3 changes a thousand waiters", fun resized_many/0}
+        {"P6: resize/3 changes a thousand waiters", fun resized_many/0},
+        {"P6, P12: the caller of resize/3 makes one native call, or another process makes all", fun resized_at_once/0}
     ]).
 
 closing_test_() ->
@@ -179,6 +180,22 @@ resized_many() ->
     ?assertEqual(Granted, messages()),
     ?assertEqual(1, canal_lock:waiting(app)),
     ?assertEqual([], canal_lock:audit()).
+
+%% Between two native calls, the caller can be killed. Each request has another capacity, which takes most steps.
+resized_at_once() ->
+    lists:foreach(fun(Requests) ->
+        Capacities = lists:seq(0, Requests - 1),
+        Waits = [canal_lock:request({app, Requests}, N, 1, #{permits => N + 1}) || N <- Capacities],
+        ?assertEqual(Requests, length([Ref || {waiting, Ref} <- Waits])),
+        Caller = test_worker:start(),
+        1 = erlang:trace(Caller, true, [call]),
+        1 = erlang:trace_pattern({canal_lock_nif, settle, 1}, true, []),
+        ?assertEqual(ok, test_worker:order(Caller, fun() -> canal_lock:resize({app, Requests}, 1 bsl 40, 1) end)),
+        1 = erlang:trace_pattern({canal_lock_nif, settle, 1}, false, []),
+        ?assertEqual({Requests, []}, {Requests, test_await:traced(Caller)}),
+        ?assertEqual(Requests, length(messages())),
+        ok = test_worker:kill(Caller)
+    end, lists:seq(10, 250, 10)).
 
 %%% The end of a table
 
