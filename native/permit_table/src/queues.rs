@@ -325,11 +325,11 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         let mut record = overflow_of(&waiter).lock();
         record.return_collected(node, collected);
         record.end_wait(node, &wait, waiter.permits);
-        // Under both locks (W3).
-        waiter.notice.send(context, WaitEnd::Granted(in_use));
-        drop(record);
+        // Before the message: with it, its process does not find the request among those that wait.
         self.queues.waiting.fetch_sub(1, Relaxed);
         self.queues.handed_over.fetch_add(1, Relaxed);
+        // Under both locks (W3).
+        waiter.notice.send(context, WaitEnd::Granted(in_use));
     }
 
     /// Removes a waiter, and calls `end` with its notice. Returns the permits that it had collected, which are
@@ -340,10 +340,10 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         let mut record = overflow_of(&waiter).lock();
         record.return_collected(node, collected);
         record.end_wait(node, &wait, 0);
+        // As in `grant`.
+        self.queues.waiting.fetch_sub(1, Relaxed);
         // Under both locks (W3).
         end(waiter.notice);
-        drop(record);
-        self.queues.waiting.fetch_sub(1, Relaxed);
         Some(collected)
     }
 

@@ -920,3 +920,46 @@ fn o2_gift_to_a_dead_process_makes_no_slot() {
     assert_eq!(given, Ok(Given::Given));
     assert!(table.knows(target));
 }
+
+/// P13: when a process gets the message of a request, the totals no longer count the request as one that waits.
+/// Otherwise the next request of the process, for another key, could be refused because of the one that has ended.
+#[test]
+fn p13_totals_count_the_end_of_a_request_before_its_message() {
+    type Seen = Arc<Mutex<Vec<(WaitEnd, usize, u64)>>>;
+    /// Reads the totals when it is sent, which takes no lock of a queue or of a holder.
+    struct ReadsTotals(Arc<Table<u64, ReadsTotals>>, Seen);
+    impl Notice for ReadsTotals {
+        type Context<'a> = ();
+
+        fn send(self, (): (), end: WaitEnd) {
+            let usage = self.0.usage();
+            let seen = (end, usage.waiting, usage.totals.handed_over);
+            self.1.lock().push(seen);
+        }
+    }
+    let table = Arc::new(Table::new(16).unwrap());
+    let seen = Seen::default();
+    let watch = || Ok::<(), OutOfMemory>(());
+    let one = || demand(1, 1);
+    let acquired = table.acquire(&pin(), me(), &7, one(), watch);
+    assert_eq!(acquired, Ok(Acquired::Permit(1)));
+    for request_hash in 0..3 {
+        let ask = WaitRequest {
+            demand: one(),
+            max_waiting: usize::MAX,
+            request_hash,
+            now: 0,
+            notice: ReadsTotals(table.clone(), seen.clone()),
+        };
+        let waited = table.wait(&pin(), holder(2, 1), &7, ask, watch, ());
+        assert_eq!(waited, Ok(Waited::Waiting));
+    }
+    table.release(&pin(), me(), &7, ()).unwrap();
+    assert!(table.close(2, ()));
+    let expected = [
+        (WaitEnd::Granted(1), 2, 1),
+        (WaitEnd::Closed, 1, 1),
+        (WaitEnd::Closed, 0, 1),
+    ];
+    assert_eq!(*seen.lock(), expected);
+}
