@@ -273,17 +273,23 @@ swept() ->
     end).
 
 %% Each process idles with the garbage of its calls on its heap. The key is small there, because its parts are shared;
-%% the library needs 4 MB to store it.
+%% the library needs 4 MB to store it. No later call collects the garbage of the last one.
 idle_users() ->
+    Lasts = [
+        {release, fun(Key) -> {error, not_held} = canal_lock:release(Key) end},
+        {count, fun(Key) -> 0 = canal_lock:count(Key) end}
+    ],
     growth(fun() ->
         [
             {_, ok} = test_worker:start(fun() ->
-                Key = lists:foldl(fun(_, Part) -> [Part | Part] end, N, lists:seq(1, 18)),
+                Key = lists:foldl(fun(_, Part) -> [Part | Part] end, {Name, N}, lists:seq(1, 18)),
                 {acquired, 1} = canal_lock:acquire(Key, 1, 1),
                 {ok, 2} = canal_lock:with_permit(Key, 2, 1, fun() -> canal_lock:count(Key) end),
-                ok = canal_lock:release(Key, 1, 1)
+                ok = canal_lock:release(Key, 1, 1),
+                _ = Last(Key),
+                ok
             end)
-         || N <- lists:seq(1, ?KEYS)
+         || {Name, Last} <- Lasts, N <- lists:seq(1, ?KEYS)
         ],
         ok = canal_lock_manager:sweep()
     end).

@@ -32,6 +32,7 @@ closing_test_() ->
             {"P10: waits of a closed table end: a call raises, a request gets `closed'", fun stopped/0},
             {"P10: a kept table takes new waits after a manager died while it closed the table", fun reopened/0},
             {"P10: stop/0 ends a thousand waits", fun stopped_with_many/0},
+            {"P10: resize/3 of many waiters raises if the table closes during the call", fun closed_during_resize/0},
             {"the option max_waiting limits all requests together", fun max_waiting_of_the_table/0},
             {"cancel/1 without a table answers not_waiting", fun cancel_without_table/0}
         ])
@@ -238,6 +239,11 @@ stopped_with_many() ->
     Refs = [Ref || Key <- Keys, {waiting, Ref} <- [canal_lock:request(Key, 0, 1)]],
     ok = canal_lock:stop(),
     ?assertEqual(lists:sort([{canal_lock, Ref, closed} || Ref <- Refs]), lists:sort(messages())).
+
+%% The answer of the process that makes the calls is its exit reason. It starts after the end of the table.
+closed_during_resize() ->
+    {_, Monitor} = spawn_monitor(canal_lock_wait, exit_after_resize, [db, 1, 1]),
+    receive {'DOWN', Monitor, process, _, Answer} -> ?assertEqual({raise, not_started}, Answer) end.
 
 max_waiting_of_the_table() ->
     {ok, _} = canal_lock:start_link(3, #{max_waiting => 2}),

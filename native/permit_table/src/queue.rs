@@ -258,3 +258,26 @@ impl<K, N> Queue<K, N> {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A lane without a waiter would stay until the queue ends, and count towards [`MAX_LANES`].
+    #[test]
+    fn waiter_that_cannot_be_made_leaves_no_lane() {
+        let mut queue = Queue::<u64, ()>::default();
+        let waiter = Waiter {
+            number: 1,
+            permits: 1,
+            overflow: NonNull::dangling(),
+            id: 1,
+            request_hash: 0,
+            since: 0,
+            notice: (),
+        };
+        let pushed = queue.push(Capacity::of(1, 1), waiter, || Err(OutOfMemory));
+        let state = (pushed, queue.len, queue.lanes());
+        assert_eq!(state, (Err(OutOfMemory), 0, 0));
+    }
+}

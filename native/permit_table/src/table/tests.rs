@@ -12,7 +12,7 @@ use crate::transfers::Given;
 use crate::waits::{WaitRequest, Waited};
 use crate::Cursor;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -962,4 +962,51 @@ fn p13_totals_count_the_end_of_a_request_before_its_message() {
         (WaitEnd::Closed, 0, 1),
     ];
     assert_eq!(*seen.lock(), expected);
+}
+
+/// O1: a request that fails for lack of memory leaves no row on the record of its process. Such a row would name a key
+/// that can be reclaimed.
+#[test]
+fn o1_wait_without_memory_leaves_no_row() {
+    for failure in [Failure::Allocation, Failure::Memory] {
+        for grants in 0.. {
+            let scene = Scene::new();
+            let wait = || scene.wait(7, 1, 50, demand(2, 3));
+            let waited = with_failure(failure, grants, wait).unwrap();
+            let slot = scene.table.holders.find(Scene::holder(7));
+            let overflow = slot.and_then(|slot| slot.overflow());
+            let rows = overflow.map_or(0, |overflow| overflow.lock().rows(0).count());
+            assert_eq!(rows, usize::from(waited.is_ok()), "{failure:?} {grants}");
+            if waited.is_ok() {
+                assert!(grants > 4, "{grants} failures");
+                break;
+            }
+        }
+    }
+}
+
+/// P9, P13: a panic between the end of the last request of a key and the end of its queue leaves the queue empty. When
+/// the table closes, the requests for the other keys end all the same.
+#[test]
+fn p13_closing_passes_queues_that_a_panic_has_left_empty() {
+    const KEYS: u64 = 1_000;
+    let scene = Scene {
+        table: Table::new(1024).unwrap(),
+        inbox: Inbox::default(),
+    };
+    for key in 0..KEYS {
+        let waited = scene.wait(1 + key, key, key, demand(1, 0));
+        assert_eq!(waited, Ok(Waited::Waiting));
+    }
+    for key in (0..KEYS).step_by(2) {
+        let cancel = || scene.cancel(1 + key, key);
+        // The first place is before the request leaves its queue.
+        assert_eq!(with_failure(Failure::Panic, 1, cancel), None);
+        assert!(!cancel());
+    }
+    assert_eq!(scene.table.usage().waiting, 500);
+    assert!(scene.table.close(usize::MAX, ()));
+    let closed = scene.inbox.lock().clone().into_iter();
+    let closed: BTreeSet<u64> = closed.map(|(request, _)| request).collect();
+    assert!(closed.into_iter().eq((1..KEYS).step_by(2)));
 }

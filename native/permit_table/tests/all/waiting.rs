@@ -630,6 +630,56 @@ fn p6_resize_grants_all_that_fit() {
     assert_eq!((mailbox.read().len() as u64, count(&table, 7)), (held, 200));
 }
 
+/// The lock of a queue is held for a bounded time at once. A grant compares all capacities of the requests, so with
+/// more of them fewer requests are granted until the lock is free.
+#[test]
+fn p6_resize_grants_fewer_at_once_if_it_compares_more_capacities() {
+    let granted_at_once = |capacities| {
+        let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+        for request in 0..200 {
+            let capacity = request % capacities;
+            let of = demand(1 + capacity, capacity);
+            must_wait(&table, &mailbox, 2, request, 7, of);
+        }
+        let large = Capacity::of(1_000_000, 1);
+        let is_settled = table.resize(&pin(), &NameQuery(7), large, ());
+        assert!(!is_settled);
+        mailbox.read().len()
+    };
+    let granted = [1, 200].map(granted_at_once);
+    assert!(granted[0] == 64 && granted[1] <= 8, "{granted:?}");
+}
+
+/// W2: a queue ends with its last request, also if that is the last one for which the lock is held at once.
+#[test]
+fn w2_queue_ends_when_its_last_request_is_granted() {
+    let requests = 64;
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    for request in 0..requests {
+        must_wait(&table, &mailbox, 2, request, 7, demand(1, 0));
+    }
+    let is_settled = table.resize(&pin(), &NameQuery(7), Capacity::of(requests, 1), ());
+    assert_eq!(
+        (mailbox.read().len() as u64, waiting(&table, 7)),
+        (requests, 0)
+    );
+    assert!(is_settled);
+}
+
+/// P8: a key is reclaimed by the second pass after its last use, whether a request has waited for it or not.
+#[test]
+fn p8_key_that_was_waited_for_is_kept_by_the_next_pass() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    must_wait(&table, &mailbox, 2, 0, 7, demand(1, 1));
+    assert!(cancel(&table, holder(2), 0));
+    release(&table, holder(1), 7).unwrap();
+    for keys in [1, 0] {
+        sweep(&table);
+        assert_eq!(table.usage().keys, keys);
+    }
+}
+
 /// P8: a key that is only waited for stays, and so do its requests.
 #[track_caller]
 fn assert_empty_but_waiting(table: &Table) {
