@@ -12,7 +12,7 @@
 %% Acquire and release.
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
--export([acquire_many/4, release_many/2, wait/6, cancel/2, resize/3, settle/1, waiting/1, give/3]).
+-export([acquire_many/4, release_many/2, wait/6, cancel/2, resize/4, settle/1, waiting/1, give/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
@@ -86,8 +86,9 @@ wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(n
 cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
 
 %% Gives all requests that wait the new capacity, and grants a piece of them. After `more', `settle/1' grants the rest.
--spec resize(key(), non_neg_integer(), non_neg_integer()) -> done | more.
-resize(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+%% `many': more than `Most' requests wait, so nothing has changed.
+-spec resize(key(), non_neg_integer(), non_neg_integer(), Most :: non_neg_integer()) -> done | more | many.
+resize(_Key, _MaxPer, _Buckets, _Most) -> erlang:nif_error(not_loaded).
 
 -spec settle(key()) -> done | more.
 settle(_Key) -> erlang:nif_error(not_loaded).

@@ -147,28 +147,22 @@ cancel_timed_out(Ref) ->
         error:nif_panicked -> canal_lock_nif:cancel(Ref, true)
     end.
 
-%% If many requests wait, another process makes the call and grants them, in pieces, so that other processes run in
-%% between. It goes on if the caller is killed. The count of the requests is also the check that the key is not too
-%% large to be copied to that process.
+%% If many requests wait, another process grants them, in pieces, so that other processes run in between. It goes on if
+%% the caller is killed.
 -spec resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> ok | {raise, canal_lock_errors:cause()}.
-resize(Key, MaxPer, Buckets) when MaxPer bor Buckets >= 0 ->
-    case canal_lock_nif:waiting(Key) of
-        Few when Few =< ?GRANTED_AT_ONCE ->
-            resize_and_settle(Key, MaxPer, Buckets);
-        _ ->
+resize(Key, MaxPer, Buckets) ->
+    case canal_lock_nif:resize(Key, MaxPer, Buckets, ?GRANTED_AT_ONCE) of
+        done ->
+            ok;
+        many ->
             {_, Monitor} = spawn_monitor(?MODULE, exit_after_resize, [Key, MaxPer, Buckets]),
             receive {'DOWN', Monitor, process, _, Answer} -> Answer end
-    end;
-resize(_Key, _MaxPer, _Buckets) ->
-    {raise, badarg}.
+    end.
 
 %% The main function of that process. Its exit reason is the answer.
 -spec exit_after_resize(canal_lock_nif:key(), non_neg_integer(), non_neg_integer()) -> no_return().
 exit_after_resize(Key, MaxPer, Buckets) ->
-    exit(?CAUGHT(resize_and_settle(Key, MaxPer, Buckets))).
-
-resize_and_settle(Key, MaxPer, Buckets) ->
-    settle(canal_lock_nif:resize(Key, MaxPer, Buckets), Key).
+    exit(?CAUGHT(settle(canal_lock_nif:resize(Key, MaxPer, Buckets, ?NO_LIMIT), Key))).
 
 settle(done, _Key) -> ok;
 settle(more, Key) -> settle(canal_lock_nif:settle(Key), Key).

@@ -23,8 +23,8 @@ of_a_proxy() ->
         fun(Bad) -> canal_lock_nif:wait(unknown, 1, Bad, 1, 9, make_ref()) end,
         fun(Bad) -> canal_lock_nif:wait(db, 2, 1, Bad, 9, make_ref()) end,
         fun(Bad) -> canal_lock_nif:wait(db, 2, 1, 1, Bad, make_ref()) end,
-        fun(Bad) -> canal_lock_nif:resize(db, Bad, 1) end,
-        fun(Bad) -> canal_lock_nif:resize(unknown, 1, Bad) end,
+        fun(Bad) -> canal_lock_nif:resize(db, Bad, 1, 9) end,
+        fun(Bad) -> canal_lock_nif:resize(unknown, 1, Bad, 9) end,
         fun(Bad) -> canal_lock_nif:give(db, self(), Bad) end
     ],
     [?assertError(badarg, Call(Bad)) || Call <- Calls, Bad <- test_key_terms:not_counts()],

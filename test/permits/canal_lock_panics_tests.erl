@@ -111,7 +111,7 @@ cases() ->
         {{wait, 6}, [Nothing], ?KEYS, fun(Key, _) ->
             {acquired, 3} = canal_lock_nif:wait(Key, 3, 1, 2, 9, make_ref())
         end},
-        {{resize, 3}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:resize(Key, 9, 1) end},
+        {{resize, 4}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:resize(Key, 9, 1, 9) end},
         {{settle, 1}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:settle(Key) end},
         %% To a process that has nothing, holds permits, or was given one before.
         {{give, 3}, [gift(Three, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
@@ -136,7 +136,7 @@ cases() ->
         {{proxy_of, 1}, [Proxy], fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end},
         {{wait, 6}, [Waiting], fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end},
         {{cancel, 2}, [Nothing], fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end},
-        {{resize, 3}, [Waiting], fun(_) -> done = canal_lock_nif:resize(db, 1, 1) end},
+        {{resize, 4}, [Waiting], fun(_) -> done = canal_lock_nif:resize(db, 1, 1, 9) end},
         {{waiting, 1}, [Waiting], fun(_) -> 1 = canal_lock_nif:waiting(db) end},
         {{queues, 2}, [Waiting], fun(_) -> [{db, 1, _, _}] = queues({0, 0}) end},
         {{give, 3}, [fun(_) -> self() end], fun(Pid) -> {error, not_held} = canal_lock_nif:give(db, Pid, 1) end}
@@ -205,7 +205,7 @@ halfway_cases() ->
     ]) ++
         [{{cancel, 2}, First, fun(Ref) -> canal_lock_nif:cancel(Ref, IsTimeout) end}
          || First <- [Waiting, Collecting], IsTimeout <- [true, false]] ++
-        [{{resize, 3}, First, fun(_) -> done = canal_lock_nif:resize(db, Capacity, 1) end}
+        [{{resize, 4}, First, fun(_) -> done = canal_lock_nif:resize(db, Capacity, 1, 9) end}
          || First <- [Waiting, Collecting], Capacity <- [1, 2, 4]] ++
         [
             {{end_waits, 1}, Closing, fun(Handle) -> done = steps(fun() -> canal_lock_nif:end_waits(Handle) end) end},

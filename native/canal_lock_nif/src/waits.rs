@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 mod atoms {
-    rustler::atoms! { done, full, more, not_alive, not_held, not_waiting, ok, waiting }
+    rustler::atoms! { done, full, many, more, not_alive, not_held, not_waiting, ok, waiting }
 }
 
 /// Milliseconds since the first request.
@@ -138,20 +138,23 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     Ok(atoms::ok())
 }
 
-/// `resize(Key, MaxPer, Buckets) -> done | more`: changes the capacity of all requests, and grants a piece of them.
+/// `resize(Key, MaxPer, Buckets, Most) -> done | more | many`: changes the capacity of all requests, and grants a piece
+/// of them; or changes nothing, because more than `Most` wait.
 #[rustler::nif]
 fn resize<'a>(
     env: Env<'a>,
     key: Term<'a>,
     max_per: Term<'a>,
     buckets: Term<'a>,
+    most: usize,
 ) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
     let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg())?;
     let is_done = with_table(call, key, |open, pin, key| {
-        Ok(open.table.resize(pin, key, capacity, call) || settle_piece(open, pin, key, call))
+        let is_settled = open.table.resize(pin, key, capacity, most, call);
+        Ok(is_settled.map(|is_settled| is_settled || settle_piece(open, pin, key, call)))
     })?;
-    Ok(progress(env, is_done))
+    Ok(is_done.map_or(atoms::many(), |is_done| progress(env, is_done)))
 }
 
 /// `settle(Key) -> done | more`: grants a piece of the requests that can be granted after `resize`.

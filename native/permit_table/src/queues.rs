@@ -502,17 +502,21 @@ impl<K, N: Notice> Queues<K, N> {
     }
 
     /// Gives all waiters of a node another capacity, in one step, and settles the queue once. Returns whether it is
-    /// settled.
+    /// settled, or `None` if there are more than `most` waiters. Then nothing has changed.
     pub(crate) fn resize(
         &self,
         node: &Node<K>,
         capacity: Capacity,
+        most: usize,
         context: N::Context<'_>,
-    ) -> bool {
+    ) -> Option<bool> {
         let mut guard = self.lock(node.sort_key());
         let Some(queue) = guard.shard.queue_mut(node) else {
-            return true;
+            return Some(true);
         };
+        if queue.len > most {
+            return None;
+        }
         if let Some((collector, collected)) = queue.collector() {
             overflow_of(collector)
                 .lock()
@@ -522,7 +526,7 @@ impl<K, N: Notice> Queues<K, N> {
         queue.resize(capacity);
         // Declared behind the guard, so it is dropped before.
         let mut permits = Undistributed { node, permits };
-        guard.settle(&mut permits, context)
+        Some(guard.settle(&mut permits, context))
     }
 
     /// Settles the queue of a node for a bounded time. Returns whether it is settled.

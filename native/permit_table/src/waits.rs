@@ -200,7 +200,8 @@ impl<K: Key, N: Notice> Table<K, N> {
     }
 
     /// Gives all requests that wait for a key this capacity, in one step. Then grants a piece of those that it admits.
-    /// Returns whether none is left: otherwise [`Table::settle`] must be called.
+    /// Returns whether none is left: otherwise [`Table::settle`] must be called. `None` if more than `most` requests
+    /// wait. Then nothing has changed.
     ///
     /// # Cost
     /// About 50 µs.
@@ -209,10 +210,13 @@ impl<K: Key, N: Notice> Table<K, N> {
         pin: &Pin,
         query: &Q,
         capacity: Capacity,
+        most: usize,
         context: N::Context<'_>,
-    ) -> bool {
+    ) -> Option<bool> {
         let node = self.keys.get(pin, self.sort_key(query), query);
-        node.is_none_or(|node| self.queues.resize(node, capacity, context))
+        node.map_or(Some(true), |node| {
+            self.queues.resize(node, capacity, most, context)
+        })
     }
 
     /// Grants a piece of the requests that can be granted after [`Table::resize`]. Returns whether none is left.

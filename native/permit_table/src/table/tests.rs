@@ -614,7 +614,8 @@ impl Scene {
 
     fn resize(&self, key: u64, capacity: u64) -> bool {
         let capacity = Capacity::of(capacity, 1);
-        self.table.resize(&pin(), &key, capacity, ())
+        let settled = self.table.resize(&pin(), &key, capacity, usize::MAX, ());
+        settled.unwrap()
     }
 
     fn die(&self, number: u64) -> u64 {

@@ -389,7 +389,9 @@ fn p6_resize_changes_all_requests_in_one_step() {
         );
     }
     assert_eq!((count(&table, 7), mailbox.read()), (8, vec![]));
-    let is_settled = table.resize(&pin(), &NameQuery(7), Capacity::of(8, 1), ());
+    let is_settled = table
+        .resize(&pin(), &NameQuery(7), Capacity::of(8, 1), usize::MAX, ())
+        .unwrap();
     assert!(
         is_settled,
         "the first one still collects, and no other fits"
@@ -619,7 +621,9 @@ fn p6_resize_grants_all_that_fit() {
     }
     assert_eq!(table.usage().keys, 1, "nobody holds it");
     assert_empty_but_waiting(&table);
-    let is_settled = table.resize(&pin(), &NameQuery(7), Capacity::of(200, 1), ());
+    let is_settled = table
+        .resize(&pin(), &NameQuery(7), Capacity::of(200, 1), usize::MAX, ())
+        .unwrap();
     assert!(!is_settled, "the lock is free after some grants");
     while !table.settle(&pin(), &NameQuery(7), ()) {}
     let granted = (0..200).map(|request| (request, WaitEnd::Granted(request + 1)));
@@ -642,7 +646,9 @@ fn p6_resize_grants_fewer_at_once_if_it_compares_more_capacities() {
             must_wait(&table, &mailbox, 2, request, 7, of);
         }
         let large = Capacity::of(1_000_000, 1);
-        let is_settled = table.resize(&pin(), &NameQuery(7), large, ());
+        let is_settled = table
+            .resize(&pin(), &NameQuery(7), large, usize::MAX, ())
+            .unwrap();
         assert!(!is_settled);
         mailbox.read().len()
     };
@@ -658,7 +664,15 @@ fn w2_queue_ends_when_its_last_request_is_granted() {
     for request in 0..requests {
         must_wait(&table, &mailbox, 2, request, 7, demand(1, 0));
     }
-    let is_settled = table.resize(&pin(), &NameQuery(7), Capacity::of(requests, 1), ());
+    let is_settled = table
+        .resize(
+            &pin(),
+            &NameQuery(7),
+            Capacity::of(requests, 1),
+            usize::MAX,
+            (),
+        )
+        .unwrap();
     assert_eq!(
         (mailbox.read().len() as u64, waiting(&table, 7)),
         (requests, 0)

@@ -316,7 +316,8 @@ pub fn give(table: &Table, giver: Holder, target: Holder, key: u64, permits: u64
 
 pub fn resize(table: &Table, key: u64, capacity: u64) {
     let (pin, key, capacity) = (pin(), NameQuery(key), Capacity::of(capacity, 1));
-    let mut settled = table.resize(&pin, &key, capacity, ());
+    let settled = table.resize(&pin, &key, capacity, usize::MAX, ());
+    let mut settled = settled.unwrap();
     while !settled {
         settled = table.settle(&pin, &key, ());
     }
