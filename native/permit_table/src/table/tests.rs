@@ -171,6 +171,23 @@ fn p8_insertion_links_the_head_of_the_range() {
     }
 }
 
+/// P8: a pass links the heads of the ranges that a growing table got after their keys were inserted. Otherwise lookups
+/// of these keys would start at an ancestor and walk, until another key is inserted there.
+#[test]
+fn p8_sweep_links_the_heads_of_ranges_with_keys() {
+    let table = Table::new(16).unwrap();
+    let keys = 0..3 * CHUNK as u64;
+    for key in keys.clone() {
+        acquire(&table, me(), key).unwrap();
+    }
+    sweep(&table, 1);
+    for key in keys {
+        let sort_key = table.sort_key(&key);
+        let range = sort_key & (u64::MAX << (u64::BITS - table.keys.bits()));
+        assert_eq!(table.keys.entry(sort_key).link.sort_key, range);
+    }
+}
+
 /// P8: a caller that reads the number of heads before it shrinks can allocate an unneeded chunk. The next pass frees
 /// it.
 #[test]
@@ -982,6 +999,53 @@ fn o1_wait_without_memory_leaves_no_row() {
                 assert!(grants > 4, "{grants} failures");
                 break;
             }
+        }
+    }
+}
+
+/// O1: a request that had collected permits leaves no row on the record of its process when it ends without them. Such
+/// a row would name a key that can be reclaimed.
+#[test]
+fn o1_request_that_had_collected_leaves_no_row() {
+    let ends: [fn(&Scene); 2] = [
+        |scene| assert!(scene.cancel(7, 50)),
+        |scene| assert!(scene.table.close(usize::MAX, ())),
+    ];
+    for end in ends {
+        let scene = Scene {
+            table: Table::new(16).unwrap(),
+            inbox: Inbox::default(),
+        };
+        scene.acquire(2, 1, demand(1, 2));
+        assert_eq!(scene.wait(7, 1, 50, demand(2, 2)), Ok(Waited::Waiting));
+        assert_eq!(scene.rows(), [((2, 1), 1), ((7, 1), 1)].into());
+        end(&scene);
+        let slot = scene.table.holders.find(Scene::holder(7)).unwrap();
+        assert_eq!(slot.overflow().unwrap().lock().rows(0).count(), 0);
+        assert_eq!((scene.table.count(&pin(), &1), scene.drain()), (1, 0));
+    }
+}
+
+/// P8, P9: a request that was about to wait leaves no queue when its call panics, so the sweep reclaims the key.
+#[test]
+fn p8_wait_that_panics_leaves_no_key() {
+    for grants in 0.. {
+        let scene = Scene {
+            table: Table::new(16).unwrap(),
+            inbox: Inbox::default(),
+        };
+        let wait = || scene.wait(7, 1, 50, demand(2, 1));
+        let waited = with_failure(Failure::Panic, grants, wait);
+        assert_eq!(scene.table.usage().waiting, usize::from(waited.is_some()));
+        for _ in 0..2 {
+            while scene.table.sweep_step(256).0 != Progress::Done {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(scene.table.usage().keys, usize::from(waited.is_some()));
+        if waited.is_some() {
+            assert!(grants > 3, "{grants} panics");
+            break;
         }
     }
 }

@@ -398,6 +398,11 @@ fn permits_are_reported_once_across_pieces() {
         assert!(pieces.len() as u64 >= many(8000) / 1000);
         assert!(pieces.iter().all(|rows| *rows < 1200), "{pieces:?}");
     }
+
+    // Also if all are displaced.
+    let displaced = (0..many(10_000)).map(|number| (1 + number, 0, 1));
+    let pieces = pieces(displaced.chain([(0, 0, 1)]).collect());
+    assert!(pieces.iter().all(|rows| *rows <= 4096), "{pieces:?}");
 }
 
 /// P1: a key that is acquired again is in the slot and in its overflow. Also at the end of a piece.

@@ -2,11 +2,13 @@
 //! history.)
 
 use crate::common::*;
+use equivalent::Equivalent;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Demand, Given, NotHeld, OutOfMemory, Permits, QueueInfo,
-    WaitEnd, Waited,
+    pin, Acquired, Capacity, Cursor, Demand, Given, NotHeld, OutOfMemory, Permits, Query,
+    QueueInfo, WaitEnd, Waited,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::mem;
 use std::num::NonZeroU64;
 
@@ -415,6 +417,26 @@ fn p6_resize_changes_all_requests_in_one_step() {
     assert_eq!((waiting(&table, 7), permits(&table)), (0, 0));
 }
 
+/// P6: a call that finds more requests than it may change changes nothing.
+#[test]
+fn p6_resize_of_too_many_requests_changes_nothing() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    acquire(&table, holder(1), 7, 1).unwrap();
+    // The first one collects.
+    must_wait(&table, &mailbox, 2, 0, 7, demand(2, 2));
+    must_wait(&table, &mailbox, 2, 1, 7, demand(1, 1));
+    let resize = |most| table.resize(&pin(), &NameQuery(7), Capacity::of(9, 1), most, ());
+    assert_eq!([resize(0), resize(1)], [None, None]);
+    assert_eq!(
+        (mailbox.read(), held(&table, holder(2))),
+        (vec![], [(7, 1)].into())
+    );
+    assert_eq!(resize(2), Some(true));
+    let granted = [(0, WaitEnd::Granted(3)), (1, WaitEnd::Granted(4))];
+    assert_eq!(mailbox.read(), granted);
+    assert_eq!(resize(0), Some(true), "none waits");
+}
+
 /// P6: a smaller capacity grants nothing above it, also not what a request has collected that cannot be satisfied now.
 #[test]
 fn p6_resize_to_less_grants_nothing_above_it() {
@@ -462,6 +484,28 @@ fn p12_requests_that_cannot_be_satisfied_are_passed() {
     );
     release_many(&table, holder(2), 7, 2).unwrap();
     assert_eq!(mailbox.read(), [(0, WaitEnd::Granted(9))]);
+}
+
+/// The lock of a queue is held for a bounded time at once, also to pass requests that cannot be satisfied.
+#[test]
+fn p12_requests_that_cannot_be_satisfied_are_passed_in_pieces() {
+    let (table, mailbox) = (Table::new(16).unwrap(), Mailbox::default());
+    (0..200).for_each(|request| must_wait(&table, &mailbox, 2, request, 7, demand(9, 1)));
+    must_wait(&table, &mailbox, 2, 200, 7, demand(1, 0));
+    let capacity = Capacity::of(8, 1);
+    let mut is_settled = table
+        .resize(&pin(), &NameQuery(7), capacity, usize::MAX, ())
+        .unwrap();
+    let mut pieces = 1;
+    while !is_settled {
+        assert_eq!(mailbox.read(), []);
+        is_settled = table.settle(&pin(), &NameQuery(7), ());
+        pieces += 1;
+    }
+    assert_eq!(
+        (mailbox.read(), pieces),
+        (vec![(200, WaitEnd::Granted(1))], 4)
+    );
 }
 
 /// P11: after a change, requests that came from different capacities and newer ones are granted in their order.
@@ -980,6 +1024,54 @@ fn inspection_reports_the_queues_in_pieces() {
         cfg!(miri) || (300..=600).contains(&pieces.len()),
         "{pieces:?}"
     );
+}
+
+/// A key whose hash all keys have.
+struct Colliding(u64);
+
+impl Hash for Colliding {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl Equivalent<Name> for Colliding {
+    fn equivalent(&self, key: &Name) -> bool {
+        self.0 == key.number()
+    }
+}
+
+impl Query<Name> for Colliding {
+    fn to_key(&self) -> Result<Name, OutOfMemory> {
+        NameQuery(self.0).to_key()
+    }
+}
+
+/// A piece can end between two sort keys only. So keys with one hash are in one piece, and each is reported once.
+#[test]
+fn inspection_reports_keys_with_one_hash_in_one_piece() {
+    let (table, mailbox) = (Table::<Name>::new(16).unwrap(), Mailbox::default());
+    let keys = many(1500);
+    let watch = || Ok::<(), OutOfMemory>(());
+    for key in 0..keys {
+        let one = Capacity::of(1, 1);
+        let acquired = table.acquire(&pin(), holder(1), &Colliding(key), one, watch);
+        assert_eq!(acquired, Ok(Acquired::Permit(1)));
+        let ask = ask(&mailbox, key, demand(1, 1));
+        let waited = table.wait(&pin(), holder(2), &Colliding(key), ask, watch, ());
+        assert_eq!(waited, Ok(Waited::Waiting));
+    }
+    // Others, in later pieces.
+    (keys..2 * keys).for_each(|key| must_wait(&table, &mailbox, 2, key, key, demand(1, 0)));
+    let mut seen = BTreeSet::new();
+    in_pieces((0, 0), |start| {
+        let visit = |key: &Name, _| assert!(seen.insert(key.number()), "reported twice");
+        table.queues_from(start, visit).unwrap()
+    });
+    assert!(seen.into_iter().eq(0..2 * keys));
+    let expected: BTreeMap<u64, u64> = (0..keys).map(|key| (key, 1)).collect();
+    assert_eq!(held(&table, holder(1)), expected);
+    let rows = all_permits(&table).into_iter();
+    let rows = rows.map(|((_, key), permits)| (key, permits));
+    assert!(rows.eq(expected));
 }
 
 /// A process gets its slot during a walk in pieces. The permits that it was given before are reported once, also after
