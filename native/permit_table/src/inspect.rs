@@ -61,9 +61,9 @@ impl<K: Key, N: Notice> Table<K, N> {
         next
     }
 
-    /// Calls `visit` with a piece of what all holders have, from the cursor on. A piece covers about 65,000 slots, or
-    /// some 4,000 keys if these come first. The rows of one holder follow each other, and may continue in the next
-    /// piece. Returns where to continue, or `None` at the end.
+    /// Calls `visit` with a piece of what all holders have, from the cursor on. A piece covers about 65,000 slots (a
+    /// displaced one counts as 16), or some 4,000 keys if these come first. The rows of one holder follow each other,
+    /// and may continue in the next piece. Returns where to continue, or `None` at the end.
     ///
     /// # Errors
     /// [`OutOfMemory`]: `visit` has not been called.

@@ -10,6 +10,9 @@ use crate::{keys::Node, slot::Slot};
 /// Slots that are read in one piece: about a millisecond. With fewer, a reader spends most of its time rescheduling.
 const SLOTS_PER_PIECE: usize = 64 * CHUNK;
 
+/// A displaced slot takes as long as this many others: each takes a lock and a search.
+const SLOTS_PER_DISPLACED: usize = 16;
+
 /// A piece ends after this many rows.
 const ROWS_PER_PIECE: usize = 4096;
 
@@ -51,7 +54,7 @@ impl<K> Holders<K> {
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         if part != ARRAY {
-            return self.read_displaced(pin, only, next, sort_key, rows);
+            return self.read_displaced(pin, only, next, sort_key, 0, rows);
         }
         let mut index = next as usize;
         let mut slots_read = 0;
@@ -69,7 +72,7 @@ impl<K> Holders<K> {
                 (index, sort_key) = (index + 1, 0);
             }
         }
-        self.read_displaced(pin, only, 0, 0, rows)
+        self.read_displaced(pin, only, 0, 0, slots_read, rows)
     }
 
     fn read_displaced<'a>(
@@ -78,10 +81,11 @@ impl<K> Holders<K> {
         only: Option<&'a Node<K>>,
         mut word: u64,
         mut sort_key: u64,
+        mut slots_read: usize,
         rows: &mut Vec<Permits<'a, K>>,
     ) -> Result<Option<Cursor>, OutOfMemory> {
         loop {
-            if rows.len() >= ROWS_PER_PIECE {
+            if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
                 return Ok(Some((DISPLACED, word, sort_key)));
             }
             let displaced = self.displaced.lock();
@@ -99,6 +103,7 @@ impl<K> Holders<K> {
             let Some(following) = word.checked_add(1) else {
                 return Ok(None);
             };
+            slots_read += SLOTS_PER_DISPLACED;
             (word, sort_key) = (following, 0);
         }
     }

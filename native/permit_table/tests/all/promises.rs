@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, NotHeld, OutOfMemory, Permits, Progress, Totals, Usage,
+    pin, Acquired, Capacity, Cursor, Given, NotHeld, OutOfMemory, Permits, Progress, Totals, Usage,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -403,6 +403,30 @@ fn permits_are_reported_once_across_pieces() {
     let displaced = (0..many(10_000)).map(|number| (1 + number, 0, 1));
     let pieces = pieces(displaced.chain([(0, 0, 1)]).collect());
     assert!(pieces.iter().all(|rows| *rows <= 4096), "{pieces:?}");
+}
+
+/// A piece has a limited number of displaced slots, also if nobody there holds the key. Every process that was given a
+/// permit before its first acquire has one.
+#[test]
+fn displaced_slots_are_searched_in_pieces() {
+    let table = Table::new(16).unwrap();
+    for number in 0..many(10_000) {
+        acquire(&table, holder(0), 1, u64::MAX).unwrap();
+        assert_eq!(
+            give(&table, holder(0), holder(1 + number), 1, 1),
+            Given::Given
+        );
+    }
+    acquire(&table, holder(0), 2, 1).unwrap();
+    let mut pieces = 0;
+    in_pieces(Cursor::default(), |start| {
+        pieces += 1;
+        let ignore = |_: Permits<'_, Name>| ();
+        table.holders_from(start, &NameQuery(2), ignore).unwrap()
+    });
+    assert!(cfg!(miri) || pieces == 3, "{pieces} pieces");
+    assert_eq!(holders_of(&table, 2), [((0, 2), 1)].into());
+    assert_eq!(holders_of(&table, 1).len() as u64, many(10_000));
 }
 
 /// P1: a key that is acquired again is in the slot and in its overflow. Also at the end of a piece.
