@@ -63,6 +63,9 @@ never_waits() ->
     Never = [0, #{}, #{timeout_ms => 0}, #{timeout_ms => infinity, max_waiting => 0}],
     [?assertEqual(full, canal_lock:acquire(db, 1, 1, Argument)) || Argument <- Never],
     ?assertEqual(full, canal_lock:request(db, 1, 1, #{max_waiting => 0})),
+    NotCalled = fun() -> error(called) end,
+    Once = #{timeout_ms => 1, max_waiting => 0},
+    [?assertEqual(full, canal_lock:with_permit(db, 1, 1, Argument, NotCalled)) || Argument <- [0, #{}, Once]],
     ?assertMatch(#{timed_out := 0}, canal_lock:info()).
 
 long_key() ->
