@@ -147,6 +147,16 @@ stopped_meanwhile() ->
     Start(),
     ?assertError(meant, Stopping("string", fun() -> error(meant) end)),
     Start(),
+    StoppingTwo = fun(Then) ->
+        canal_lock:with_permit(db, 2, 1, #{permits => 2}, fun() ->
+            ok = canal_lock:stop(),
+            Then()
+        end)
+    end,
+    ?assertEqual({ok, result}, StoppingTwo(fun() -> result end)),
+    Start(),
+    ?assertThrow(meant, StoppingTwo(fun() -> throw(meant) end)),
+    Start(),
     ?assertExit(meant, Stopping(#{}, fun() -> exit(meant) end)),
     Start(),
     Nested = fun() -> Stopping(app, fun() -> result end) end,

@@ -9,6 +9,7 @@ remote_wait_test_() ->
     test_setup:quietly([
         test_remote:tests(2, #{}, [
             {"a remote wait ends by its timeout, which is counted", fun timeout/1},
+            {"max_waiting limits remote waits, too", fun max_waiting/1},
             {"P4: a remote waiter that dies, or whose connection is lost, leaves the queue", fun waiter_ends/1},
             {"P4: a grant that a dead remote waiter does not get is passed on", fun granted_then_dead/1},
             {"P10: a remote wait of a closed table raises", fun closed/1},
@@ -27,6 +28,15 @@ timeout([There, Here]) ->
     ?assertMatch(#{timed_out := 1, waiting := 0, permits := 1}, test_remote:info(There)),
     {_, Ref} = waiter(There, Here, 100, 1),
     ?assertEqual(full, test_await:answer(Ref)).
+
+max_waiting([There, Here]) ->
+    _ = hold(There),
+    {_, _} = waiter(There, Here, infinity, 1),
+    Worker = test_nodes:worker(Here),
+    Refused = acquiring(There, #{timeout_ms => 1, max_waiting => 1}),
+    ?assertEqual(full, test_nodes:order(Worker, Refused)),
+    %% It has not waited.
+    ?assertMatch(#{timed_out := 0, waiting := 1}, test_remote:info(There)).
 
 waiter_ends([There, Here]) ->
     Holder = hold(There),
