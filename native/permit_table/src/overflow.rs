@@ -235,7 +235,8 @@ impl<K> OverflowGuard<'_, K> {
     /// Removes the permits of a key of a dead process, whose requests have ended.
     pub(crate) fn pop(&mut self) -> Option<(NonNull<Node<K>>, u64)> {
         let row = self.record.rows.pop()?;
-        debug_assert!(row.collected == 0 && row.waits == 0);
+        // O1: a row without permits would name a key that may have been reclaimed.
+        debug_assert!(row.permits > 0 && row.collected == 0 && row.waits == 0);
         self.subtract(row.permits);
         Some((row.node, row.permits))
     }
