@@ -7,11 +7,11 @@ use permit_table::OutOfMemory;
 pub(crate) use rustler::sys::ERL_NIF_TERM as ErlNifTerm;
 use rustler::sys::{
     enif_alloc_env, enif_compare, enif_free_env, enif_get_list_cell, enif_get_local_port,
-    enif_get_map_size, enif_get_tuple, enif_inspect_binary, enif_is_identical, enif_make_copy,
-    enif_make_list_cell, enif_make_list_from_array, enif_make_map_from_arrays, enif_make_pid,
+    enif_get_map_size, enif_get_tuple, enif_is_identical, enif_make_copy, enif_make_list_cell,
+    enif_make_list_from_array, enif_make_map_from_arrays, enif_make_pid,
     enif_make_tuple_from_array, enif_map_iterator_create, enif_map_iterator_destroy,
     enif_map_iterator_get_pair, enif_map_iterator_next, enif_monitor_process, enif_self,
-    enif_term_to_binary, ErlNifBinary, ErlNifEnv, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
+    enif_term_to_binary, ErlNifEnv, ErlNifMapIteratorEntry, ErlNifPid, ErlNifPort,
 };
 use rustler::{Encoder, Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem::{self, MaybeUninit};
@@ -258,24 +258,6 @@ pub(crate) fn elements<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [E
     }
     // SAFETY: the VM reports `arity` elements there, and terms do not move while a NIF runs.
     Some(unsafe { std::slice::from_raw_parts(first, arity as usize) })
-}
-
-/// The bytes of a binary. `None` for a bitstring that does not consist of whole bytes.
-#[inline(always)]
-pub(crate) fn bytes<'a>(call: CallEnv<'a>, term: ErlNifTerm) -> Option<&'a [u8]> {
-    let mut binary = MaybeUninit::<ErlNifBinary>::uninit();
-    // SAFETY: the pointer is to a local, and the term is of this environment; it is filled on success.
-    let binary = unsafe {
-        if enif_inspect_binary(call.env, term, binary.as_mut_ptr()) == 0 {
-            return None;
-        }
-        binary.assume_init_ref()
-    };
-    if binary.size == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: the VM reports `size` bytes there, valid during the call.
-    Some(unsafe { std::slice::from_raw_parts(binary.data, binary.size) })
 }
 
 /// The lowest three bits of the word of a list cell. The other bits are the cell's address.

@@ -7,7 +7,7 @@ use super::inline_vec::InlineVec;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use rustler::schedule::consume_timeslice;
-use rustler::{Encoder, LocalPid, Term};
+use rustler::{Binary, Encoder, LocalPid, Term};
 use std::sync::OnceLock;
 
 /// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. EncodedTerm,
@@ -71,8 +71,8 @@ impl<'a> Part<'a> {
             Part::List(term)
         } else if let Some(elements) = enif::elements(call, term) {
             Part::Tuple(elements)
-        } else if let Some(bytes) = enif::bytes(call, term) {
-            Part::Binary(bytes)
+        } else if let Ok(binary) = Binary::from_term(call.term(term)) {
+            Part::Binary(binary.as_slice())
         } else if let Some(size) = enif::map_size(call, term) {
             Part::Map(term, size)
         } else {
