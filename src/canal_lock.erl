@@ -36,6 +36,11 @@
 %% The most buckets that buckets/2 lists. A key can have 2^61 - 1 permits, and a list of 2^36 buckets would end the VM.
 -define(MAX_BUCKETS, 1000).
 
+%% The answer of the caller's proxy on another node.
+-define(ON(Node, Arguments, Request),
+    ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request)))
+).
+
 -export([start_link/1, start_link/2, child_spec/1, stop/0]).
 -export([acquire/3, acquire/4, release/1, release/2, release/3, with_permit/4, with_permit/5]).
 -export([request/3, request/4, cancel/1, resize/3, waiting/1]).
@@ -338,13 +343,9 @@ release(Key) ->
 %% permits_options()}. Cost: that of {@link release/1}, plus a lock.
 -spec release(key(), permits_options()) -> ok | {error, not_held}.
 release(Key, Options) ->
-    ?ANSWER([Key, Options], release_permits(Key, canal_lock_wait:permits(Options))).
-
-release_permits(_Key, invalid) ->
-    {raise, badarg};
-release_permits(Key, Permits) ->
+    Permits = canal_lock_wait:permits(Options),
     Release = fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end,
-    ?CAUGHT(canal_lock_interned:call(Key, Release)).
+    ?ANSWER([Key, Options], ?CAUGHT(canal_lock_interned:call(Key, Release))).
 
 %% @equiv give(Key, Pid, #{})
 -spec give(key(), pid()) -> ok | {error, not_held | not_alive}.
@@ -362,8 +363,6 @@ give(Key, Pid) ->
 give(Key, Pid, Options) ->
     ?ANSWER([Key, Pid, Options], give_permits(Key, Pid, canal_lock_wait:permits(Options))).
 
-give_permits(_Key, _Pid, invalid) ->
-    {raise, badarg};
 give_permits(Key, Pid, Permits) ->
     Give = fun(KeyOrHandle) -> canal_lock_nif:give(KeyOrHandle, Pid, Permits) end,
     ?CAUGHT(canal_lock_interned:call(Key, Give)).
@@ -428,7 +427,7 @@ with_permits(Key, MaxPer, Buckets, Options, Fun) ->
 
 %% As call_with_permit/4, which needs no `try' around the acquire. Errors of `Fun' are not caught.
 call_with_permits(KeyOrHandle, MaxPer, Buckets, Options = {_, Permits, _}, Fun) ->
-    case acquire_permits(KeyOrHandle, MaxPer, Buckets, Options) of
+    try ?CAUGHT(canal_lock_wait:acquire(KeyOrHandle, MaxPer, Buckets, Options)) of
         {acquired, _} ->
             try
                 {ok, Fun()}
@@ -436,16 +435,11 @@ call_with_permits(KeyOrHandle, MaxPer, Buckets, Options = {_, Permits, _}, Fun) 
                 release_after(KeyOrHandle, Permits)
             end;
         {raise, Cause} ->
-            {raise, Cause, [KeyOrHandle, MaxPer, Buckets, Options, Fun]};
+            {raise, Cause, []};
         full ->
             full
-    end.
-
-acquire_permits(KeyOrHandle, MaxPer, Buckets, Options) ->
-    try
-        ?CAUGHT(canal_lock_wait:acquire(KeyOrHandle, MaxPer, Buckets, Options))
     catch
-        error:intern -> {raise, intern}
+        error:intern -> {raise, intern, [KeyOrHandle, MaxPer, Buckets, Options, Fun]}
     end.
 
 %% If the table was closed, the permit is void. The result of `Fun' must not be lost because of that.
@@ -481,9 +475,7 @@ release_after(KeyOrHandle, Permits) ->
 acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets);
 acquire_on(Node, Key, MaxPer, Buckets) ->
-    Arguments = [Node, Key, MaxPer, Buckets],
-    Request = {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(0)},
-    ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request))).
+    ?ON(Node, [Node, Key, MaxPer, Buckets], {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(0)}).
 
 %% @doc As {@link acquire_on/4}, and waits as {@link acquire/4}, in one queue with the callers of that node. The timeout
 %% is measured there. If the caller dies or the connection is lost, its request ends.
@@ -495,13 +487,7 @@ acquire_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets, TimeoutOrOptions);
 acquire_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions) ->
     Arguments = [Node, Key, MaxPer, Buckets, TimeoutOrOptions],
-    ?CHECKED(
-        Arguments,
-        begin
-            Request = {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions)},
-            ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request))
-        end
-    ).
+    ?ON(Node, Arguments, {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions)}).
 
 %% @doc Releases a permit that the calling process has acquired with {@link acquire_on/4}. With `node()' it is
 %% {@link release/1}.
@@ -513,8 +499,7 @@ acquire_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions) ->
 release_on(Node, Key) when Node =:= node() ->
     release(Key);
 release_on(Node, Key) ->
-    Arguments = [Node, Key],
-    ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, {release, Key, 1}))).
+    ?ON(Node, [Node, Key], {release, Key, 1}).
 
 %% @doc As {@link release_on/2}, for several permits: all of them, or none with `{error, not_held}'. Options: see {@type
 %% permits_options()}.
@@ -522,14 +507,7 @@ release_on(Node, Key) ->
 release_on(Node, Key, Options) when Node =:= node() ->
     release(Key, Options);
 release_on(Node, Key, Options) ->
-    Arguments = [Node, Key, Options],
-    ?CHECKED(
-        Arguments,
-        begin
-            Request = {release, Key, maps:get(permits, Options, 1)},
-            ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request))
-        end
-    ).
+    ?ON(Node, [Node, Key, Options], {release, Key, canal_lock_wait:permits(Options)}).
 
 %% @doc The number of permits of `Key' in use. Exact at any time. Raises as described for the module. Cost:
 %% constant.
