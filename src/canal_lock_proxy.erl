@@ -132,20 +132,14 @@ change({acquired, _}, Permits) -> Permits;
 change(ok, Permits) -> -Permits;
 change(_, _Permits) -> 0.
 
-%% Sends the answer to a request that has waited.
-end_wait(Ref, Answer, State = #state{waits = Waits, permits = Before}) ->
+%% Sends the answer to a request that has waited. The request must not be repeated in another table, where its timeout
+%% would begin again.
+end_wait(Ref, Answer, State = #state{waits = Waits}) ->
     {#wait{from = From, permits = Permits, timer = Timer}, Rest} = maps:take(Ref, Waits),
     _ = [erlang:cancel_timer(Timer) || Timer =/= none],
-    Next = State#state{waits = Rest, permits = Before + change(Answer, Permits)},
-    case is_current(Next) of
-        true ->
-            gen_server:reply(From, Answer),
-            {noreply, Next, idle_ms()};
-        false ->
-            %% The request must not be repeated in another table, where its timeout would begin again.
-            gen_server:reply(From, {raise, not_started}),
-            {stop, normal, Next}
-    end.
+    Next = reply(From, Answer, Permits, State#state{waits = Rest}),
+    _ = [gen_server:reply(From, {raise, not_started}) || stop <- [element(1, Next)]],
+    Next.
 
 handle_cast(_Message, State) ->
     {noreply, State, idle_ms()}.
