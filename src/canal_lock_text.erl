@@ -71,25 +71,16 @@ first(Count, Iterator) ->
 %% color or reverse the direction are written as numbers.
 -spec fit(unicode:chardata(), non_neg_integer(), unicode | latin1) -> string().
 fit(Text, Columns, Encoding) ->
-    fit(unicode:characters_to_list(Text), Columns, Encoding, []).
-
-fit([], _, _, Before) ->
-    lists:append(lists:reverse(Before));
-fit([Character | Rest], Columns, Encoding, Before) ->
-    {Shown, Width} = plain(Character, Encoding),
-    case Width =< Columns of
-        true -> fit(Rest, Columns - Width, Encoding, [Shown | Before]);
-        false -> with_dots(Before, Columns)
+    %% Each character takes at least one column.
+    Characters = lists:sublist(unicode:characters_to_list(Text), Columns + 1),
+    Plain = [plain(Character, Encoding) || Character <- Characters],
+    case lists:sum([Width || {_, Width} <- Plain]) =< Columns of
+        true -> lists:flatmap(fun({Shown, _}) -> Shown end, Plain);
+        false -> first_columns(Columns - 3, Plain) ++ lists:duplicate(min(3, Columns), $.)
     end.
 
-%% Replaces the last characters by dots, as far as needed.
-with_dots(Before, Columns) when Columns >= 3; Before =:= [] ->
-    lists:append(lists:reverse(Before, [lists:duplicate(min(3, Columns), $.)]));
-with_dots([Last | Before], Columns) ->
-    with_dots(Before, Columns + width(Last)).
-
-width([Character]) -> element(2, plain(Character, unicode));
-width(Escaped) -> length(Escaped).
+first_columns(Columns, [{Shown, Width} | Rest]) when Width =< Columns -> Shown ++ first_columns(Columns - Width, Rest);
+first_columns(_, _) -> "".
 
 %% A displayed character and its number of columns. East Asian characters take two. Terminals disagree on the
 %% width of many others, so only letters with a well-known width are shown as they are.
