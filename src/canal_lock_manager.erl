@@ -47,9 +47,7 @@
     %% Starts the next sweep.
     timer :: reference(),
     %% Tasks that are done step by step, in this order.
-    work :: [dismantle | sweep],
-    %% Callers of sweep/0, each with the number of passes that must end before it is answered.
-    waiting = [] :: [{gen_server:from(), pos_integer()}],
+    work :: [dismantle | sweep | {answer, gen_server:from()}],
     %% The kinds of reports that this manager has made. It makes each once, because a process that sends messages in a
     %% loop could fill the logs with them.
     reported = [] :: [unknown_message | event_failed]
@@ -75,9 +73,9 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms, max_wai
     _ = process_flag(trap_exit, Keep),
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
-    Handle = open(MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)),
-    %% At most one pause: the rest is freed later, as tasks.
-    dismantle(1),
+    ProcessLimit = erlang:system_info(process_limit),
+    Handle = in_steps(fun() -> canal_lock_nif:open(ProcessLimit, MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)) end),
+    %% From here to the answer nothing may raise: a handle that is collected before its process dies closes no table.
     State = #state{
         table = Table,
         handle = Handle,
@@ -93,14 +91,9 @@ init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms, max_wai
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
     {reply, canal_lock_remote:answer(Request, From), State, {continue, work}};
-handle_call(sweep, From, State = #state{work = Work, waiting = Waiting}) ->
+handle_call(sweep, From, State = #state{work = Work}) ->
     %% A pass that is in progress has already passed some keys, so it does not count.
-    Passes =
-        case lists:member(sweep, Work) of
-            true -> 3;
-            false -> 2
-        end,
-    noreply(add_task(sweep, State#state{waiting = [{From, Passes} | Waiting]}));
+    noreply(State#state{work = Work ++ [sweep, sweep, {answer, From}]});
 handle_call(Request, _From, State) ->
     {reply, {error, unknown_call}, report_unknown(call, Request, State), {continue, work}}.
 
@@ -138,32 +131,24 @@ format_status(Status = #{state := State = #state{}}) ->
         max_per => State#state.max_per,
         keep_on_crash => State#state.keep_on_crash,
         sweep_interval_ms => State#state.sweep_interval_ms,
-        work => State#state.work,
-        waiting_for_sweep => length(State#state.waiting)
+        work => State#state.work
     },
     Status#{state := Summary};
 format_status(Status) ->
     Status.
 
 close(#state{handle = Handle}) ->
-    ok = end_waits(Handle),
+    done = in_steps(fun() -> canal_lock_nif:end_waits(Handle) end),
     ok = canal_lock_nif:close(Handle),
     %% Not left to the next manager, which may start late or never.
     dismantle(?MAX_WAITS),
     free_unused().
 
-%% In steps, while a previous table has waiting processes.
-open(MaxPer, Keep, MaxWaiting) ->
-    case canal_lock_nif:open(erlang:system_info(process_limit), MaxPer, Keep, MaxWaiting) of
-        more -> open(MaxPer, Keep, MaxWaiting);
-        Handle -> Handle
-    end.
-
-%% In steps: it takes 1 ms for some thousand waiting processes.
-end_waits(Handle) ->
-    case canal_lock_nif:end_waits(Handle) of
-        more -> end_waits(Handle);
-        done -> ok
+%% Makes a native call until it has no more to do. Ending the waits of a table takes 1 ms for some thousand processes.
+in_steps(Step) ->
+    case Step() of
+        more -> in_steps(Step);
+        Answer -> Answer
     end.
 
 %% The check avoids a call on a dirty scheduler in the usual case. A closed table takes 0.25 s per million keys. The
@@ -202,6 +187,9 @@ add_task(Task, State = #state{work = Work}) ->
 %% between two steps. Each message is also followed by a step, so a mailbox that is never empty does not stop the work.
 work(State = #state{work = []}) ->
     {noreply, State};
+work(State = #state{work = [{answer, From} | Rest]}) ->
+    gen_server:reply(From, ok),
+    work(State#state{work = Rest});
 work(State = #state{work = [Task | Rest]}) ->
     case step(Task, State) of
         more -> {noreply, State, 0};
@@ -210,20 +198,11 @@ work(State = #state{work = [Task | Rest]}) ->
         waiting -> work(State#state{work = Rest});
         done ->
             ok = free_unused(),
-            work(finished(Task, State#state{work = Rest}))
+            work(State#state{work = Rest})
     end.
 
 step(dismantle, _State) -> canal_lock_nif:dismantle_step();
 step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGET).
-
-finished(dismantle, State) ->
-    State;
-finished(sweep, State = #state{waiting = Waiting}) ->
-    _ = [gen_server:reply(From, ok) || {From, 1} <- Waiting],
-    case [{From, Passes - 1} || {From, Passes} <- Waiting, Passes > 1] of
-        [] -> State#state{waiting = []};
-        StillWaiting -> add_task(sweep, State#state{waiting = StillWaiting})
-    end.
 
 noreply(State) ->
     {noreply, State, {continue, work}}.
@@ -235,9 +214,7 @@ schedule_sweep(Interval_ms) ->
 dismantle(0) ->
     ok;
 dismantle(Waits) ->
-    case canal_lock_nif:dismantle_step() of
-        more ->
-            dismantle(Waits);
+    case in_steps(fun canal_lock_nif:dismantle_step/0) of
         waiting ->
             timer:sleep(?WAIT_MS),
             dismantle(Waits - 1);
