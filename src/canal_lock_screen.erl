@@ -96,15 +96,14 @@
 
 -spec run(module(), options()) -> ok | {raise, canal_lock_errors:cause()}.
 run(Module, Options) ->
-    #{rows := Rows} = All = maps:merge(#{interval_ms => 1000, rows => 10}, Options),
+    #{rows := Rows} = All = maps:merge(#{interval_ms => 1000, rows => 10, show => fun short/1}, Options),
     case read(Module, Rows) of
         {raise, Cause} -> {raise, Cause};
         First -> run(Module, All, First)
     end.
 
-run(Module, Options = #{interval_ms := Interval_ms, rows := Rows}, First) ->
+run(Module, #{interval_ms := Interval_ms, rows := Rows, show := Show}, First) ->
     Leader = group_leader(),
-    Show = maps:get(show, Options, fun short/1),
     View = #view{
         module = Module,
         interval_ms = Interval_ms,
@@ -129,27 +128,24 @@ draw_first(First, View = #view{leader = Leader, monitor = Monitor, is_terminal =
             Leader ! {io_request, self(), Monitor, {get_line, unicode, ""}},
             draw_until_input(first, First, View);
         false ->
-            draw_last(First, View)
+            draw_until_input(last, First, View)
     end.
 
-draw_until_input(Which, Last, View = #view{monitor = Monitor}) ->
+%% Without input the next picture is the last one.
+draw_until_input(Next, Last, View = #view{monitor = Monitor}) ->
     receive
-        {io_reply, Monitor, NoLine} when Which =:= first, not is_list(NoLine), not is_binary(NoLine) ->
-            draw_last(Last, View);
+        {io_reply, Monitor, NoLine} when Next =:= first, not is_list(NoLine), not is_binary(NoLine) ->
+            draw_until_input(last, Last, View);
         {io_reply, Monitor, _} ->
             ok;
         {'DOWN', Monitor, process, _, _} ->
             ok
-    after pause_ms(Last, View) -> draw_until_input(further, read_and_draw(Last, View), View)
-    end.
-
-%% Without input the next picture is the last one.
-draw_last(Last, View = #view{monitor = Monitor}) ->
-    receive
-        {'DOWN', Monitor, process, _, _} -> ok
     after pause_ms(Last, View) ->
-        _ = read_and_draw(Last, View),
-        ok
+        Drawn = read_and_draw(Last, View),
+        case Next of
+            last -> ok;
+            _ -> draw_until_input(further, Drawn, View)
+        end
     end.
 
 %% From the end of one snapshot to the beginning of the next.
