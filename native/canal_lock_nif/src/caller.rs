@@ -33,10 +33,8 @@ static UP: AtomicU32 = AtomicU32::new(63);
 pub(crate) fn learn_numbers(pid: Term<'_>, process_limit: u64) -> Result<(), OutOfMemory> {
     // The external format ends with the number, the serial and the creation, of four bytes each.
     let bytes = enif::external_format(pid)?;
-    let number = &bytes[bytes.len() - 12..][..4];
-    let number = number
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let number = bytes[bytes.len() - 12..].first_chunk().expect("12 bytes");
+    let number = u64::from(u32::from_be_bytes(*number));
     let index = enif::word(pid.as_c_arg()) >> PID_TAG_BITS;
     // The size of the process table.
     let bits = process_limit.next_power_of_two().trailing_zeros();

@@ -7,7 +7,7 @@ use crate::arguments::capacity;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{with_arguments, CallError};
 use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
-use crate::{caller::Caller, incarnation::current};
+use crate::{caller::Caller, incarnation::INCARNATIONS};
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
@@ -90,7 +90,7 @@ impl OptimisticCall for Acquire<'_> {
         let Acquire { call, capacity } = self;
         let pin = pin();
         inject::panic();
-        let open = current(&pin)?;
+        let open = INCARNATIONS.current(&pin)?;
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
@@ -109,7 +109,7 @@ fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capac
     let acquired = with_key(call, arguments[0], |key| {
         let pin = pin();
         inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
@@ -173,7 +173,7 @@ impl OptimisticCall for Release<'_> {
     fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<()> {
         let pin = pin();
         inject::panic();
-        let open = current(&pin)?;
+        let open = INCARNATIONS.current(&pin)?;
         let caller = Caller::of(self.0).holder();
         open.table
             .release_known(&pin, caller, key, self.0)
@@ -182,7 +182,7 @@ impl OptimisticCall for Release<'_> {
 
     fn try_whole_term(&self, key: &WholeTerm) -> Option<()> {
         let pin = pin();
-        let open = current(&pin)?;
+        let open = INCARNATIONS.current(&pin)?;
         let caller = Caller::of(self.0).holder();
         open.table
             .release_inline(&pin, caller, key, self.0)
@@ -195,7 +195,7 @@ impl OptimisticCall for Release<'_> {
 fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
     with_key(call, key, |key| {
         let pin = pin();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();
         let released = open.table.release(&pin, caller, key, call);
         released.map_err(|NotHeld| CallError::NotHeld)

@@ -15,12 +15,12 @@
 //! closes its table; that manager or the next one frees it.
 
 use crate::enif::{self, CallEnv};
-use crate::error::{contain_panic, repeat_after_panic, CallError};
+use crate::error::{repeat_after_panic, CallError};
 use crate::key::{with_key, EncodedTerm, StoredKey};
 use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
-use rustler::{Env, LocalPid, Monitor, OwnedBinary, Resource, ResourceArc, Term};
+use rustler::{Env, LocalPid, Monitor, NifResult, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -88,20 +88,12 @@ impl Resource for HolderWatch {
             }
         });
     }
-
-    fn destructor(self, _: Env<'_>) {
-        let _ = contain_panic(|| drop(self));
-    }
 }
 
 #[rustler::resource_impl]
 impl Resource for ManagerWatch {
     fn down<'a>(&'a self, env: Env<'a>, _: LocalPid, _: Monitor) {
         repeat_after_panic(|| self.gate.abandon(|open| open.end_waits(env)));
-    }
-
-    fn destructor(self, _: Env<'_>) {
-        let _ = contain_panic(|| drop(self));
     }
 }
 
@@ -176,24 +168,19 @@ impl Incarnation {
     }
 }
 
-/// The open incarnation.
-#[inline(always)]
-pub(crate) fn current(pin: &Pin) -> Option<&Incarnation> {
-    INCARNATIONS.current(pin)
-}
-
 /// Calls `with` with the open table and the verified encoding of a key or of a handle, under a pin.
 pub(crate) fn with_table<T>(
-    call: CallEnv<'_>,
+    env: Env<'_>,
     key: Term<'_>,
     with: impl FnOnce(&Incarnation, &Pin, &EncodedTerm<'_>) -> Result<T, CallError>,
-) -> Result<T, CallError> {
-    with_key(call, key.as_c_arg(), |key| {
+) -> NifResult<T> {
+    let answer = with_key(CallEnv::from_env(env), key.as_c_arg(), |key| {
         let pin = pin();
         inject::panic();
-        let open = current(&pin).ok_or(CallError::NotStarted)?;
+        let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
         with(open, &pin, key)
-    })
+    });
+    Ok(answer?)
 }
 
 /// Returns the calling process's handle on a table to manage. That is a kept table if there is one and `keep` is set

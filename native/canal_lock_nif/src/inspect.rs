@@ -7,15 +7,15 @@
 use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
-use crate::incarnation::{current, with_table, Incarnation};
+use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
 use crate::key::{decode, with_key, StoredKey};
 use crate::waits::now_ms;
-use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Usage};
+use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 
 mod atoms {
     rustler::atoms! {
-        barriers_refused, changed, done, granted, handed_over, holders, keys, max_per, memory, not_held, ok, permits,
+        barriers_refused, changed, done, granted, handed_over, holders, keys, max_per, memory, not_held, permits,
         reclaimed, refused, released, released_by_death, timed_out, transferred, waiting
     }
 }
@@ -23,10 +23,7 @@ mod atoms {
 /// `count(Key) -> Permits`: the permits in use.
 #[rustler::nif]
 fn count(env: Env, key: Term) -> NifResult<u64> {
-    let call = CallEnv::from_env(env);
-    Ok(with_table(call, key, |open, pin, key| {
-        Ok(open.table.count(pin, key))
-    })?)
+    with_table(env, key, |open, pin, key| Ok(open.table.count(pin, key)))
 }
 
 /// A piece of a long answer.
@@ -83,7 +80,7 @@ fn piece<N: Encoder>(
     let call = CallEnv::from_env(env);
     let pin = pin();
     inject::panic();
-    let open = current(&pin).ok_or(CallError::NotStarted)?;
+    let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
     if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
     }
@@ -189,9 +186,16 @@ fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> 
     })
 }
 
-/// The map that `info/0` returns.
-fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term<'a>> {
-    let Usage { totals, .. } = usage;
+/// `info() -> #{atom() => term()}`. Dirty, because it visits all holders.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn info(env: Env<'_>) -> NifResult<Term<'_>> {
+    let pin = pin();
+    let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
+    inject::panic();
+    let max_per = env.binary_to_term(&open.max_per.lock());
+    let (max_per, _) = max_per.ok_or(CallError::OutOfMemory)?;
+    let usage = open.table.usage();
+    let totals = usage.totals;
     let numbers = [
         (atoms::keys(), usage.keys as u64),
         (atoms::permits(), usage.permits),
@@ -212,20 +216,8 @@ fn info_map<'a>(env: Env<'a>, max_per: Term<'a>, usage: Usage) -> NifResult<Term
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
 }
 
-/// `info() -> #{atom() => term()}`. Dirty, because it visits all holders.
-#[rustler::nif(schedule = "DirtyCpu")]
-fn info(env: Env<'_>) -> NifResult<Term<'_>> {
-    let pin = pin();
-    let open = current(&pin).ok_or(CallError::NotStarted)?;
-    inject::panic();
-    let max_per = env.binary_to_term(&open.max_per.lock());
-    let (max_per, _) = max_per.ok_or(CallError::OutOfMemory)?;
-    info_map(env, max_per, open.table.usage())
-}
-
-/// Makes the atoms of `info/0` that no Erlang module of the library mentions. If they were made later, the VM's atom
-/// table might be full, which ends the VM (P9).
-pub(crate) fn make_atoms(env: Env<'_>) {
-    let map = info_map(env, atoms::ok().encode(env), Usage::default());
-    assert!(map.is_ok(), "the keys of a map differ");
+/// Makes the atoms of this file: the first use of one makes all. No Erlang module of the library mentions some of those
+/// of `info/0`. If they were made later, the VM's atom table might be full, which ends the VM (P9).
+pub(crate) fn make_atoms() {
+    atoms::keys();
 }

@@ -47,7 +47,7 @@ fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {
     // when it registers the process for `membarrier(2)`. This pin moves that time from the first acquire to the load.
     drop(permit_table::pin());
     enif::learn_words(env);
-    inspect::make_atoms(env);
+    inspect::make_atoms();
     info.decode()
         .is_ok_and(|(pid, process_limit)| caller::learn_numbers(pid, process_limit).is_ok())
 }

@@ -120,9 +120,9 @@ fn free_unused() -> Atom {
 #[rustler::nif]
 fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
-    let other = with_table(call, holder, |open, _, holder| {
-        open.proxies
-            .represent(call, holder, || open.watch_proxy(call))
+    let other = with_table(env, holder, |open, _, holder| {
+        let watch = || open.watch_proxy(call);
+        open.proxies.represent(call, holder, watch)
     })?;
     Ok(call.term(other.map_or(atoms::ok().as_c_arg(), Caller::pid)))
 }
@@ -130,9 +130,9 @@ fn represent<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
 /// `proxy_of(Pid) -> Proxy | none`
 #[rustler::nif]
 fn proxy_of<'a>(env: Env<'a>, holder: Term<'a>) -> NifResult<Term<'a>> {
-    let call = CallEnv::from_env(env);
-    let proxy = with_table(call, holder, |open, _, holder| {
+    let proxy = with_table(env, holder, |open, _, holder| {
         Ok(open.proxies.proxy(holder))
     })?;
+    let call = CallEnv::from_env(env);
     Ok(call.term(proxy.map_or(atoms::none().as_c_arg(), Caller::pid)))
 }

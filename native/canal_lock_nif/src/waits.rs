@@ -3,7 +3,7 @@
 use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
 use crate::enif::CallEnv;
-use crate::incarnation::{current, with_table, Incarnation};
+use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
 use crate::key::EncodedTerm;
 use crate::notice::{Message, RequestId};
 use crate::{caller::Caller, error::CallError};
@@ -50,7 +50,7 @@ fn acquire_many<'a>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
-    let acquired = with_table(call, key, |open, pin, key| {
+    let acquired = with_table(env, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let table = &open.table;
@@ -64,7 +64,7 @@ fn acquire_many<'a>(
 fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let released = with_table(call, key, |open, pin, key| {
+    let released = with_table(env, key, |open, pin, key| {
         let caller = Caller::of(call).holder();
         Ok(open.table.release_many(pin, caller, key, number, call))
     })?;
@@ -89,7 +89,7 @@ fn wait<'a>(
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
     let max_waiting = non_negative(call, max_waiting.as_c_arg())?;
-    let waited = with_table(call, key, |open, pin, key| {
+    let waited = with_table(env, key, |open, pin, key| {
         let caller = Caller::of(call);
         let watch = || open.watch_caller(call, caller);
         let id = RequestId::of(reference);
@@ -122,7 +122,7 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     }
     let pin = pin();
     inject::panic();
-    let Some(open) = current(&pin) else {
+    let Some(open) = INCARNATIONS.current(&pin) else {
         return Ok(atoms::not_waiting());
     };
     let caller = Caller::of(call).holder();
@@ -150,7 +150,7 @@ fn resize<'a>(
 ) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
     let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg())?;
-    let is_done = with_table(call, key, |open, pin, key| {
+    let is_done = with_table(env, key, |open, pin, key| {
         let is_settled = open.table.resize(pin, key, capacity, most, call);
         Ok(is_settled.map(|is_settled| is_settled || settle_piece(open, pin, key, call)))
     })?;
@@ -161,7 +161,7 @@ fn resize<'a>(
 #[rustler::nif]
 fn settle<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
-    let is_done = with_table(call, key, |open, pin, key| {
+    let is_done = with_table(env, key, |open, pin, key| {
         Ok(settle_piece(open, pin, key, call))
     })?;
     Ok(progress(env, is_done))
@@ -189,10 +189,7 @@ fn progress(env: Env<'_>, is_done: bool) -> Atom {
 /// `waiting(Key) -> N`: the requests that wait.
 #[rustler::nif]
 fn waiting(env: Env<'_>, key: Term<'_>) -> NifResult<usize> {
-    let call = CallEnv::from_env(env);
-    Ok(with_table(call, key, |open, pin, key| {
-        Ok(open.table.waiting(pin, key))
-    })?)
+    with_table(env, key, |open, pin, key| Ok(open.table.waiting(pin, key)))
 }
 
 /// `give(Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
@@ -205,7 +202,7 @@ fn give<'a>(
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let given = with_table(call, key, |open, pin, key| {
+    let given = with_table(env, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
         let watch = || {
