@@ -17,7 +17,7 @@ use crate::key::{decode, EncodedTerm, StoredKey};
 use crate::{caller::Caller, error::CallError};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
-use permit_table::{inject, Ordered, OutOfMemory, Query, SortedList};
+use permit_table::{inject, OutOfMemory, Query, SortedList};
 use rustler::{LocalPid, Monitor};
 
 /// The proxies of one table.
@@ -29,35 +29,23 @@ pub(crate) struct Proxies(Mutex<Records>);
 
 #[derive(Default)]
 struct Records {
+    /// By the digests of the holders.
     by_holder: SortedList<Record>,
+    /// By the words of the proxies.
     by_proxy: SortedList<ProxyIndex>,
 }
 
 struct Record {
     holder: StoredKey,
-    digest: u64,
     proxy: Caller,
 }
 
 /// Finds the record of a proxy.
 struct ProxyIndex {
-    proxy: Caller,
     /// The monitor by which the VM reports the death of the proxy.
     monitor: Monitor,
     /// The digest of the holder.
     digest: u64,
-}
-
-impl Ordered for Record {
-    fn sort_key(&self) -> u64 {
-        self.digest
-    }
-}
-
-impl Ordered for ProxyIndex {
-    fn sort_key(&self) -> u64 {
-        self.proxy.word()
-    }
 }
 
 impl Proxies {
@@ -69,10 +57,9 @@ impl Proxies {
         holder: &EncodedTerm<'_>,
         watch: impl FnOnce() -> Result<Monitor, CallError>,
     ) -> Result<Option<Caller>, CallError> {
-        let proxy = Caller::of(call);
+        let (proxy, digest) = (Caller::of(call), holder.digest());
         let record = Record {
             holder: holder.to_key()?,
-            digest: holder.digest(),
             proxy,
         };
         let records = &mut *self.0.lock();
@@ -80,15 +67,11 @@ impl Proxies {
         if let Some(other) = previous.filter(|&other| other != proxy && is_alive(call, other)) {
             return Ok(Some(other));
         }
-        let by_holder = records.by_holder.reserve(record.digest)?;
+        let by_holder = records.by_holder.reserve(digest)?;
         let by_proxy = records.by_proxy.reserve(proxy.word())?;
         let monitor = watch()?;
         inject::panic();
-        by_proxy.insert(ProxyIndex {
-            proxy,
-            monitor,
-            digest: record.digest,
-        });
+        by_proxy.insert(ProxyIndex { monitor, digest });
         by_holder.insert(record);
         // The previous proxy, and a previous process with this proxy's pid. The VM is about to report their deaths.
         for dead in previous.into_iter().chain([proxy]) {
@@ -109,8 +92,7 @@ impl Proxies {
         proxy: Caller,
     ) -> Result<Option<ErlNifTerm>, OutOfMemory> {
         let records = self.0.lock();
-        let index = &records.by_proxy;
-        let Some(row) = index.find(proxy.word(), |row| row.proxy == proxy) else {
+        let Some(row) = records.by_proxy.find(proxy.word(), |_| true) else {
             return Ok(None);
         };
         let is_own = |record: &Record| record.proxy == proxy;
@@ -134,8 +116,7 @@ impl Records {
     }
 
     fn remove(&mut self, proxy: Caller, matches: impl Fn(&ProxyIndex) -> bool) {
-        let is_row = |row: &ProxyIndex| row.proxy == proxy && matches(row);
-        if let Some(row) = self.by_proxy.remove(proxy.word(), is_row) {
+        if let Some(row) = self.by_proxy.remove(proxy.word(), matches) {
             let is_own = |record: &Record| record.proxy == proxy;
             self.by_holder.remove(row.digest, is_own);
         }

@@ -25,7 +25,7 @@ use crate::inject;
 use crate::lazy_array::LazyArray;
 use crate::memory::{allocate, free, OutOfMemory};
 use crate::slot::{Slot, RELEASING, RETIRING};
-use crate::sorted_list::{Ordered, SortedList};
+use crate::sorted_list::SortedList;
 use crate::sync::{ordering, sized, yield_now, Mutex, MutexGuard, Ordering};
 use std::mem;
 use std::ptr::{self, NonNull};
@@ -43,23 +43,14 @@ pub(crate) struct Holders<K> {
     pub(crate) slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
     /// A panic inside the lock (a bug) unlocks it and leaves the list intact: everything that can fail precedes an
-    /// insertion, and a removal is one step that cannot panic.
+    /// insertion, and a removal is one step that cannot panic. By the words of the processes.
     pub(crate) displaced: Mutex<SortedList<Displaced<K>>>,
     /// Permits released from slots that have been freed since. Changed under the lock.
     released: std::sync::atomic::AtomicU64,
 }
 
 /// The slot of a process whose place in the array is taken.
-pub(crate) struct Displaced<K> {
-    pub(crate) word: u64,
-    pub(crate) slot: NonNull<Slot<K>>,
-}
-
-impl<K> Ordered for Displaced<K> {
-    fn sort_key(&self) -> u64 {
-        self.word
-    }
-}
+pub(crate) struct Displaced<K>(pub(crate) NonNull<Slot<K>>);
 
 // SAFETY: the slot is on the heap and consists of atomics.
 unsafe impl<K: Send + Sync> Send for Displaced<K> {}
@@ -228,9 +219,9 @@ impl<K> Holders<K> {
         };
         self.slots.values().for_each(&mut add);
         let displaced = self.displaced.lock();
-        for displaced in displaced.from(0) {
+        for (_, displaced) in displaced.from(0) {
             // SAFETY: slots are freed under this lock.
-            add(unsafe { displaced.slot.as_ref() });
+            add(unsafe { displaced.0.as_ref() });
         }
         // Under the same lock: a release is counted either in a slot or here.
         let freed = self.released.load(Ordering::Relaxed);
@@ -282,7 +273,7 @@ impl<K> Holders<K> {
                     return Err(displaced);
                 };
                 // SAFETY: slots are freed under this lock, so the lock is returned with the slot.
-                let slot = unsafe { found.slot.as_ref() };
+                let slot = unsafe { found.0.as_ref() };
                 seen = read_word(slot);
                 if seen == word {
                     return Ok((slot, Some(displaced)));
@@ -304,7 +295,7 @@ impl<K> Holders<K> {
                 return Err(displaced);
             };
             // SAFETY: slots are freed under this lock. That of the calling process is freed at its death.
-            let slot = unsafe { found.slot.as_ref() };
+            let slot = unsafe { found.0.as_ref() };
             match slot.holder() {
                 RETIRING => yield_now(),
                 RELEASING => return Err(displaced),
@@ -323,7 +314,7 @@ impl<K> Holders<K> {
         let word = holder.id();
         let vacancy = displaced.reserve(word)?;
         let slot = allocate(Slot::default())?;
-        vacancy.insert(Displaced { word, slot });
+        vacancy.insert(Displaced(slot));
         // SAFETY: just allocated. Only the death of this process frees it, or the end of the table.
         let slot = unsafe { slot.as_ref() };
         slot.occupy();
@@ -341,9 +332,9 @@ impl<K> Holders<K> {
         slot: *const Slot<K>,
     ) {
         let home = self.home(holder).expect("older than the slot");
-        let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.slot.as_ptr(), slot);
+        let is_it = |displaced: &Displaced<K>| ptr::eq(displaced.0.as_ptr(), slot);
         let removed = displaced.remove(holder.id(), is_it);
-        let removed = removed.expect("a slot that is not at home").slot;
+        let Displaced(removed) = removed.expect("a slot that is not at home");
         home.displaced.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: `displace` allocated it. No call finds it any more (H1), and readers hold this lock.
         unsafe {
@@ -357,7 +348,7 @@ impl<K> Holders<K> {
 impl<K> Drop for Holders<K> {
     fn drop(&mut self) {
         let mut displaced = self.displaced.lock();
-        while let Some(Displaced { slot, .. }) = displaced.pop() {
+        while let Some(Displaced(slot)) = displaced.pop() {
             // SAFETY: `displace` allocated it, and no thread is inside.
             unsafe { free(slot) };
         }

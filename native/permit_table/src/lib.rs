@@ -128,7 +128,7 @@ pub use permit_count::{Acquired, Capacity, Demand};
 pub use queues::{NoNotice, Notice, QueueInfo, WaitEnd};
 pub use reading::Permits;
 pub use slot::NotHeld;
-pub use sorted_list::{Ordered, SortedList, Vacancy};
+pub use sorted_list::{SortedList, Vacancy};
 pub use sweep::Progress;
 pub use table::{Table, Totals, Usage};
 pub use transfers::Given;

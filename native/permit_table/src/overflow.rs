@@ -24,14 +24,13 @@
 
 use crate::keys::Node;
 use crate::memory::OutOfMemory;
-use crate::sorted_list::{Ordered, SortedList};
+use crate::sorted_list::SortedList;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use equivalent::Equivalent;
 use std::ptr::{self, NonNull};
 
 /// What a process has of one key.
 pub(crate) struct KeyRow<K> {
-    sort_key: u64,
     pub(crate) node: NonNull<Node<K>>,
     permits: u64,
     /// Permits that a request of the process has collected. They are counted, and cannot be released yet.
@@ -42,8 +41,6 @@ pub(crate) struct KeyRow<K> {
 
 /// A request that waits.
 pub(crate) struct Wait<K> {
-    /// Finds it. Several requests of a process can have the same.
-    pub(crate) request_hash: u64,
     pub(crate) node: NonNull<Node<K>>,
     /// Its number in the queue of the node.
     pub(crate) number: u64,
@@ -63,20 +60,8 @@ impl<K> Clone for Wait<K> {
 impl<K> Copy for Wait<K> {}
 
 impl<K> Wait<K> {
-    fn is(&self, other: &Self) -> bool {
-        (self.number, self.node) == (other.number, other.node)
-    }
-}
-
-impl<K> Ordered for KeyRow<K> {
-    fn sort_key(&self) -> u64 {
-        self.sort_key
-    }
-}
-
-impl<K> Ordered for Wait<K> {
-    fn sort_key(&self) -> u64 {
-        self.request_hash
+    fn position(&self) -> (u64, NonNull<Node<K>>) {
+        (self.number, self.node)
     }
 }
 
@@ -92,7 +77,9 @@ impl<K> KeyRow<K> {
 }
 
 struct Record<K> {
+    /// By the sort keys of their keys.
     rows: SortedList<KeyRow<K>>,
+    /// By the hashes of the requests. Several can have the same.
     waits: SortedList<Wait<K>>,
 }
 
@@ -104,7 +91,6 @@ fn reserve_row<'a, K>(
     let sort_key = node.sort_key();
     if rows.find(sort_key, |row| row.is_of(node)).is_none() {
         rows.reserve(sort_key)?.insert(KeyRow {
-            sort_key,
             node: node.into(),
             permits: 0,
             collected: 0,
@@ -242,16 +228,22 @@ impl<K> OverflowGuard<'_, K> {
     }
 
     /// The rows from a sort key on. A row can have no permits.
-    pub(crate) fn rows(&self, from: u64) -> impl Iterator<Item = &KeyRow<K>> {
+    pub(crate) fn rows(&self, from: u64) -> impl Iterator<Item = &(u64, KeyRow<K>)> {
         self.record.rows.from(from)
     }
 
     /// Records a request that is about to wait. The queue of its key is locked.
-    pub(crate) fn add_wait(&mut self, node: &Node<K>, wait: Wait<K>) -> Result<(), OutOfMemory> {
+    pub(crate) fn add_wait(
+        &mut self,
+        node: &Node<K>,
+        request_hash: u64,
+        number: u64,
+    ) -> Result<(), OutOfMemory> {
         let Record { rows, waits } = &mut *self.record;
-        let vacancy = waits.reserve(wait.request_hash)?;
+        let vacancy = waits.reserve(request_hash)?;
         reserve_row(rows, node)?.waits += 1;
-        vacancy.insert(wait);
+        let node = node.into();
+        vacancy.insert(Wait { node, number });
         Ok(())
     }
 
@@ -272,9 +264,16 @@ impl<K> OverflowGuard<'_, K> {
 
     /// Ends a request that has no collected permits on record. `granted` permits, which the count includes, are its
     /// process's from now on.
-    pub(crate) fn end_wait(&mut self, node: &Node<K>, wait: &Wait<K>, granted: u64) {
+    pub(crate) fn end_wait(
+        &mut self,
+        node: &Node<K>,
+        request_hash: u64,
+        number: u64,
+        granted: u64,
+    ) {
         let waits = &mut self.record.waits;
-        let removed = waits.remove(wait.request_hash, |other| other.is(wait));
+        let is_it = |wait: &Wait<K>| wait.position() == (number, node.into());
+        let removed = waits.remove(request_hash, is_it);
         removed.expect("a request that waits is on record (W5)");
         let row = self.row(node);
         row.waits -= 1;
@@ -285,16 +284,17 @@ impl<K> OverflowGuard<'_, K> {
 
     /// A request that waits.
     pub(crate) fn any_wait(&self) -> Option<Wait<K>> {
-        self.record.waits.from(0).next().copied()
+        let (_, wait) = self.record.waits.from(0).next()?;
+        Some(*wait)
     }
 
     /// The requests with this hash, one after the other: the one after `last`.
     pub(crate) fn wait_after(&self, request_hash: u64, last: Option<Wait<K>>) -> Option<Wait<K>> {
-        let position = |wait: &Wait<K>| (wait.number, wait.node);
         let same = self.record.waits.from(request_hash);
-        let same = same.take_while(|wait| wait.request_hash == request_hash);
-        let rest = same.filter(|wait| last.is_none_or(|last| position(wait) > position(&last)));
-        rest.min_by_key(|wait| position(wait)).copied()
+        let same = same.take_while(|(hash, _)| *hash == request_hash);
+        let same = same.map(|(_, wait)| wait);
+        let rest = same.filter(|wait| last.is_none_or(|last| wait.position() > last.position()));
+        rest.min_by_key(|wait| wait.position()).copied()
     }
 
     /// Frees the memory of empty lists.

@@ -21,7 +21,7 @@
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::Overflow;
 use crate::permit_count::Capacity;
-use crate::sorted_list::{Ordered, SortedList};
+use crate::sorted_list::SortedList;
 use std::mem;
 use std::ptr::NonNull;
 
@@ -31,8 +31,6 @@ pub(crate) const MAX_LANES: usize = 256;
 
 /// A request that waits.
 pub(crate) struct Waiter<K, N> {
-    /// Increases with the time at which it began to wait. Set when it is queued.
-    pub(crate) number: u64,
     pub(crate) permits: u64,
     /// The record of its process. It exists until the request has ended (W5).
     pub(crate) overflow: NonNull<Overflow<K>>,
@@ -47,16 +45,11 @@ pub(crate) struct Waiter<K, N> {
 // SAFETY: it points to an overflow that exists while it waits, and overflows are shared between threads.
 unsafe impl<K: Send + Sync, N: Send> Send for Waiter<K, N> {}
 
-impl<K, N> Ordered for Waiter<K, N> {
-    fn sort_key(&self) -> u64 {
-        self.number
-    }
-}
-
 struct Lane<K, N> {
     capacity: Capacity,
     /// Waiters with smaller numbers need more permits than the capacity.
     passed: u64,
+    /// By their numbers, which increase with the time at which they began to wait.
     waiters: SortedList<Waiter<K, N>>,
 }
 
@@ -96,12 +89,12 @@ impl<K, N> Lane<K, N> {
     /// The oldest waiter whose permits fit the capacity: its number, and its permits. A step passes one whose permits
     /// do not.
     fn candidate(&mut self, steps: &mut usize) -> Result<Option<(u64, u64)>, Spent> {
-        while let Some(first) = self.waiters.from(self.passed).next() {
+        while let Some(&(number, ref first)) = self.waiters.from(self.passed).next() {
             if first.permits <= self.capacity.free(0) {
-                return Ok(Some((first.number, first.permits)));
+                return Ok(Some((number, first.permits)));
             }
             *steps = steps.checked_sub(1).ok_or(Spent)?;
-            self.passed = first.number + 1;
+            self.passed = number + 1;
         }
         Ok(None)
     }
@@ -112,18 +105,11 @@ impl<K, N> Queue<K, N> {
         self.lanes.len()
     }
 
-    /// The waiter that has waited longest.
-    pub(crate) fn oldest(&self) -> Option<&Waiter<K, N>> {
-        let firsts = self
-            .lanes
-            .iter()
-            .filter_map(|lane| lane.waiters.from(0).next());
-        firsts.min_by_key(|first| first.number)
-    }
-
-    /// Any waiter.
-    pub(crate) fn any(&self) -> Option<&Waiter<K, N>> {
-        self.lanes.first()?.waiters.from(0).next()
+    /// The waiter that has waited longest, and its number.
+    pub(crate) fn oldest(&self) -> Option<&(u64, Waiter<K, N>)> {
+        let lanes = self.lanes.iter();
+        let firsts = lanes.filter_map(|lane| lane.waiters.from(0).next());
+        firsts.min_by_key(|(number, _)| *number)
     }
 
     pub(crate) fn find(&self, number: u64) -> Option<&Waiter<K, N>> {
@@ -231,21 +217,22 @@ impl<K, N> Queue<K, N> {
         }
     }
 
-    /// Adds a waiter. `record` is called when its memory is reserved.
+    /// Adds a waiter with a number that is greater than all before. `record` is called when its memory is reserved.
     pub(crate) fn push(
         &mut self,
         capacity: Capacity,
+        number: u64,
         waiter: Waiter<K, N>,
         record: impl FnOnce() -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
         if let Some(lane) = self.lane(capacity) {
-            let vacancy = self.lanes[lane].waiters.reserve(waiter.number)?;
+            let vacancy = self.lanes[lane].waiters.reserve(number)?;
             record()?;
             vacancy.insert(waiter);
         } else {
             reserve(&mut self.lanes, 1)?;
             let mut waiters = SortedList::default();
-            let vacancy = waiters.reserve(waiter.number)?;
+            let vacancy = waiters.reserve(number)?;
             record()?;
             vacancy.insert(waiter);
             self.lanes.push(Lane {
@@ -268,7 +255,6 @@ mod tests {
     fn waiter_that_cannot_be_made_leaves_no_lane() {
         let mut queue = Queue::<u64, ()>::default();
         let waiter = Waiter {
-            number: 1,
             permits: 1,
             overflow: NonNull::dangling(),
             id: 1,
@@ -276,7 +262,7 @@ mod tests {
             since: 0,
             notice: (),
         };
-        let pushed = queue.push(Capacity::of(1, 1), waiter, || Err(OutOfMemory));
+        let pushed = queue.push(Capacity::of(1, 1), 1, waiter, || Err(OutOfMemory));
         let state = (pushed, queue.len, queue.lanes());
         assert_eq!(state, (Err(OutOfMemory), 0, 0));
     }

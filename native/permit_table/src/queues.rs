@@ -28,7 +28,7 @@ use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
 use crate::permit_count::Capacity;
 use crate::queue::{Pick, Queue, Spent, Waiter};
-use crate::sorted_list::{Ordered, SortedList};
+use crate::sorted_list::SortedList;
 use crate::sync::{sized, Mutex, MutexGuard};
 use crate::{epochs::Pin, inject};
 use std::mem;
@@ -93,7 +93,6 @@ impl Notice for NoNotice {
 /// The queue of a node.
 struct KeyQueue<K, N> {
     node: NonNull<Node<K>>,
-    sort_key: u64,
     queue: Queue<K, N>,
 }
 
@@ -106,16 +105,11 @@ impl<K, N> KeyQueue<K, N> {
     }
 }
 
-impl<K, N> Ordered for KeyQueue<K, N> {
-    fn sort_key(&self) -> u64 {
-        self.sort_key
-    }
-}
-
 struct Shard<K, N> {
     /// No request starts to wait here any more, and none is granted.
     closed: bool,
     next_number: u64,
+    /// By the sort keys of their keys.
     queues: SortedList<KeyQueue<K, N>>,
 }
 
@@ -178,15 +172,6 @@ impl<K, N> Shard<K, N> {
     }
 }
 
-/// The record of a waiter, as the queue sees it.
-fn wait_of<K, N>(node: &Node<K>, waiter: &Waiter<K, N>) -> Wait<K> {
-    Wait {
-        request_hash: waiter.request_hash,
-        node: node.into(),
-        number: waiter.number,
-    }
-}
-
 fn overflow_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Overflow<K> {
     // SAFETY: it exists until the request has ended (W5), and callers use it under the lock of the queue.
     unsafe { &*waiter.overflow.as_ptr().cast_const() }
@@ -224,7 +209,6 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         if let Some(node) = node {
             vacancy.insert(KeyQueue {
                 node: node.into(),
-                sort_key,
                 queue: Queue::default(),
             });
         }
@@ -245,21 +229,21 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         node.count.clear_waiters();
     }
 
-    /// Queues a request for a node with a queue. Sets its number and returns it, or `None` if the table is full.
+    /// Queues a request for a node with a queue. Returns its number, or `None` if the table is full.
     pub(crate) fn push(
         &mut self,
         node: &Node<K>,
         capacity: Capacity,
-        mut waiter: Waiter<K, N>,
+        waiter: Waiter<K, N>,
     ) -> Result<Option<u64>, OutOfMemory> {
         let Some(reservation) = self.queues.reservation() else {
             return Ok(None);
         };
         let number = self.shard.next_number;
-        waiter.number = number;
-        let (record, wait) = (overflow_of(&waiter), wait_of(node, &waiter));
+        let (record, hash) = (overflow_of(&waiter), waiter.request_hash);
+        let add = || record.lock().add_wait(node, hash, number);
         let queue = self.shard.queue_mut(node).expect("it has a queue");
-        queue.push(capacity, waiter, || record.lock().add_wait(node, wait))?;
+        queue.push(capacity, number, waiter, add)?;
         self.shard.next_number += 1;
         mem::forget(reservation);
         Ok(Some(number))
@@ -321,10 +305,9 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         }
         let removed = queue.remove(pick.number);
         let (waiter, collected) = removed.expect("picked under the same lock");
-        let wait = wait_of(node, &waiter);
         let mut record = overflow_of(&waiter).lock();
         record.return_collected(node, collected);
-        record.end_wait(node, &wait, waiter.permits);
+        record.end_wait(node, waiter.request_hash, pick.number, waiter.permits);
         // Before the message: with it, its process does not find the request among those that wait.
         self.queues.waiting.fetch_sub(1, Relaxed);
         self.queues.handed_over.fetch_add(1, Relaxed);
@@ -336,10 +319,9 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
     /// undistributed now.
     fn take(&mut self, node: &Node<K>, number: u64, end: impl FnOnce(N)) -> Option<u64> {
         let (waiter, collected) = self.shard.queue_mut(node)?.remove(number)?;
-        let wait = wait_of(node, &waiter);
         let mut record = overflow_of(&waiter).lock();
         record.return_collected(node, collected);
-        record.end_wait(node, &wait, 0);
+        record.end_wait(node, waiter.request_hash, number, 0);
         // As in `grant`.
         self.queues.waiting.fetch_sub(1, Relaxed);
         // Under both locks (W3).
@@ -357,10 +339,10 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
     /// A waiter, and the node that it waits for.
     fn any(&mut self) -> Option<(NonNull<Node<K>>, u64)> {
         loop {
-            let of = self.shard.queues.from(0).next()?;
+            let (_, of) = self.shard.queues.from(0).next()?;
             let node = of.node;
-            if let Some(waiter) = of.queue.any() {
-                return Some((node, waiter.number));
+            if let Some((number, _)) = of.queue.oldest() {
+                return Some((node, *number));
             }
             // A panic has left it.
             // SAFETY: it has a queue (K6).
@@ -425,12 +407,12 @@ impl<K, N: Notice> Queues<K, N> {
         };
         let shard = shard.lock();
         let mut last = from;
-        for (read, of) in shard.queues.from(from).enumerate() {
-            if read >= QUEUES_PER_PIECE && of.sort_key > last {
-                return Ok(Some((index, of.sort_key)));
+        for (read, &(sort_key, ref of)) in shard.queues.from(from).enumerate() {
+            if read >= QUEUES_PER_PIECE && sort_key > last {
+                return Ok(Some((index, sort_key)));
             }
-            last = of.sort_key;
-            if let Some(oldest) = of.queue.oldest() {
+            last = sort_key;
+            if let Some((_, oldest)) = of.queue.oldest() {
                 let info = QueueInfo {
                     waiting: of.queue.len,
                     oldest: oldest.id,

@@ -5,7 +5,6 @@ use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::OverflowGuard;
 use crate::slot::{InlineKey, Slot};
-use crate::sorted_list::Ordered;
 use crate::sync::Ordering;
 use std::ptr;
 
@@ -109,12 +108,13 @@ impl<K> Slot<K> {
         let mut end = to;
         let mut last = from;
         let listed = record.iter().flat_map(|record| record.rows(from));
-        for (copied, row) in listed.take_while(|row| row.sort_key() <= to).enumerate() {
-            if copied >= ROWS_PER_PIECE && row.sort_key() > last {
-                end = row.sort_key() - 1;
+        let listed = listed.take_while(|(sort_key, _)| *sort_key <= to);
+        for (copied, &(sort_key, ref row)) in listed.enumerate() {
+            if copied >= ROWS_PER_PIECE && sort_key > last {
+                end = sort_key - 1;
                 break;
             }
-            last = row.sort_key();
+            last = sort_key;
             let here = inline.iter_mut();
             let here = here.filter_map(|key| key.take_if(|(node, _)| row.is_of(node)));
             let permits = row.counted() + here.map(|(_, permits)| permits).sum::<u64>();

@@ -27,13 +27,7 @@ const LEAF: usize = sized(2, 8, 128);
 /// An empty list keeps up to this much memory for later entries.
 const KEPT_BYTES: usize = 2048;
 
-/// A type that can be stored in a list.
-pub trait Ordered {
-    /// The sort key. It never changes. Several entries can have the same.
-    fn sort_key(&self) -> u64;
-}
-
-/// A sorted list without long pauses.
+/// A sorted list without long pauses. An entry has a sort key, which never changes. Several entries can have the same.
 pub struct SortedList<T> {
     leaves: Vec<Leaf<T>>,
 }
@@ -42,19 +36,20 @@ struct Leaf<T> {
     /// The lower bound of the sort keys in this leaf, and the upper bound of those in the leaf before. 0 in the first
     /// leaf.
     from: u64,
-    entries: Vec<T>,
+    entries: Vec<(u64, T)>,
 }
 
 /// Reserved memory for an entry of one sort key.
 pub struct Vacancy<'a, T> {
-    entries: &'a mut Vec<T>,
+    entries: &'a mut Vec<(u64, T)>,
     index: usize,
+    sort_key: u64,
 }
 
 impl<T> Vacancy<'_, T> {
     /// Inserts an entry of that sort key, before other entries of the same sort key. Cannot fail.
     pub fn insert(self, entry: T) {
-        self.entries.insert(self.index, entry);
+        self.entries.insert(self.index, (self.sort_key, entry));
     }
 }
 
@@ -64,14 +59,14 @@ impl<T> Default for SortedList<T> {
     }
 }
 
-impl<T: Ordered> SortedList<T> {
+impl<T> SortedList<T> {
     /// Whether it has no entry.
     pub fn is_empty(&self) -> bool {
         self.from(0).next().is_none()
     }
 
-    /// The entries of this sort key and of greater sort keys, sorted.
-    pub fn from(&self, sort_key: u64) -> impl Iterator<Item = &T> {
+    /// The entries of this sort key and of greater sort keys, sorted, each with its sort key.
+    pub fn from(&self, sort_key: u64) -> impl Iterator<Item = &(u64, T)> {
         let leaves = self.leaves[self.leaf(sort_key)..].iter();
         leaves.flat_map(move |leaf| &leaf.entries[first(&leaf.entries, sort_key)..])
     }
@@ -79,13 +74,13 @@ impl<T: Ordered> SortedList<T> {
     /// The first entry of this sort key that `is_wanted` accepts.
     pub fn find(&self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&T> {
         let (leaf, index) = self.position(sort_key, is_wanted)?;
-        Some(&self.leaves[leaf].entries[index])
+        Some(&self.leaves[leaf].entries[index].1)
     }
 
-    /// As [`SortedList::find`]. The caller must not change the sort key of the entry.
+    /// As [`SortedList::find`].
     pub fn find_mut(&mut self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let (leaf, index) = self.position(sort_key, is_wanted)?;
-        Some(&mut self.leaves[leaf].entries[index])
+        Some(&mut self.leaves[leaf].entries[index].1)
     }
 
     /// Reserves memory for an entry of this sort key.
@@ -109,13 +104,17 @@ impl<T: Ordered> SortedList<T> {
         let entries = &mut self.leaves[leaf].entries;
         reserve(entries, 1)?;
         let index = first(entries, sort_key);
-        Ok(Vacancy { entries, index })
+        Ok(Vacancy {
+            entries,
+            index,
+            sort_key,
+        })
     }
 
     /// Removes the first entry of this sort key that `is_wanted` accepts.
     pub fn remove(&mut self, sort_key: u64, is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
         let (leaf, index) = self.position(sort_key, is_wanted)?;
-        let removed = self.leaves[leaf].entries.remove(index);
+        let (_, removed) = self.leaves[leaf].entries.remove(index);
         self.merge_if_few(leaf);
         self.merge_if_few(leaf.saturating_sub(1));
         if self.is_empty() && self.bytes() > KEPT_BYTES {
@@ -128,7 +127,7 @@ impl<T: Ordered> SortedList<T> {
     pub fn pop(&mut self) -> Option<T> {
         loop {
             let leaf = self.leaves.last_mut()?;
-            if let Some(entry) = leaf.entries.pop() {
+            if let Some((_, entry)) = leaf.entries.pop() {
                 return Some(entry);
             }
             self.remove_leaf(self.leaves.len() - 1);
@@ -144,7 +143,8 @@ impl<T: Ordered> SortedList<T> {
 
     fn bytes(&self) -> usize {
         let places = self.leaves.iter().map(|leaf| leaf.entries.capacity());
-        places.sum::<usize>() * size_of::<T>() + self.leaves.capacity() * size_of::<Leaf<T>>()
+        places.sum::<usize>() * size_of::<(u64, T)>()
+            + self.leaves.capacity() * size_of::<Leaf<T>>()
     }
 
     /// The first leaf that can have an entry of this sort key.
@@ -166,8 +166,8 @@ impl<T: Ordered> SortedList<T> {
         for leaf in self.leaf(sort_key).. {
             let entries = &self.leaves.get(leaf)?.entries;
             let mut index = first(entries, sort_key);
-            while let Some(entry) = entries.get(index) {
-                if entry.sort_key() > sort_key {
+            while let Some((found, entry)) = entries.get(index) {
+                if *found > sort_key {
                     return None;
                 }
                 if is_wanted(entry) {
@@ -186,7 +186,7 @@ impl<T: Ordered> SortedList<T> {
         reserve(&mut self.leaves, 1)?;
         let full = &mut self.leaves[leaf].entries;
         entries.extend(full.drain(full.len() / 2..));
-        let from = entries[0].sort_key();
+        let (from, _) = entries[0];
         self.leaves.insert(leaf + 1, Leaf { from, entries });
         Ok(())
     }
@@ -216,8 +216,8 @@ impl<T: Ordered> SortedList<T> {
 }
 
 /// The index of the first entry of this sort key or a greater one.
-fn first<T: Ordered>(entries: &[T], sort_key: u64) -> usize {
-    entries.partition_point(|entry| entry.sort_key() < sort_key)
+fn first<T>(entries: &[(u64, T)], sort_key: u64) -> usize {
+    entries.partition_point(|(other, _)| *other < sort_key)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -232,12 +232,6 @@ mod tests {
     /// A sort key, and a number that distinguishes entries of the same sort key.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Entry(u64, u32);
-
-    impl Ordered for Entry {
-        fn sort_key(&self) -> u64 {
-            self.0
-        }
-    }
 
     #[derive(Clone, Debug)]
     enum Op {
@@ -274,7 +268,7 @@ mod tests {
         assert_eq!(list.is_empty(), model.is_empty());
         let mut entries: Vec<_> = model.iter().copied().collect();
         entries.sort_by_key(|&Entry(sort_key, number)| (sort_key, Reverse(number)));
-        assert!(list.from(0).eq(&entries));
+        assert!(list.from(0).map(|(_, entry)| entry).eq(&entries));
         for entry in model.iter().step_by(17) {
             assert_eq!(list.find(entry.0, |other| other == entry), Some(entry));
             assert_eq!(list.find(entry.0, |_| false), None);
@@ -367,7 +361,7 @@ mod tests {
             let before = allocated();
             let bytes = || (allocated() - before) as usize;
             let mut list = SortedList::default();
-            orders().for_each(|sort_key| insert(&mut list, Entry(sort_key, 0)));
+            orders().for_each(|sort_key| list.reserve(sort_key).unwrap().insert(0_u32));
             assert!(bytes() < entries * 40, "{}", bytes());
             for (index, sort_key) in removed.iter().enumerate() {
                 list.remove(*sort_key, |_| true);
@@ -377,7 +371,7 @@ mod tests {
                 }
             }
             assert!(bytes() <= KEPT_BYTES);
-            insert(&mut list, Entry(0, 0));
+            list.reserve(0).unwrap().insert(0);
             list.remove(0, |_| true).unwrap();
             assert!(bytes() > 0, "memory is kept for the next entry");
         }

@@ -140,7 +140,6 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(Waited::Permit(in_use));
         }
         let waiter = Waiter {
-            number: 0,
             permits: request.demand.permits,
             overflow: slot.overflow_or_new()?.into(),
             id: holder.id(),

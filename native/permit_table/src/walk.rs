@@ -89,14 +89,14 @@ impl<K> Holders<K> {
                 return Ok(Some((DISPLACED, word, sort_key)));
             }
             let displaced = self.displaced.lock();
-            let Some(next) = displaced.from(word).next() else {
+            let Some((next_word, next)) = displaced.from(word).next() else {
                 return Ok(None);
             };
-            if next.word > word {
-                (word, sort_key) = (next.word, 0);
+            if *next_word > word {
+                (word, sort_key) = (*next_word, 0);
             }
             // SAFETY: slots are freed under this lock.
-            let slot = unsafe { next.slot.as_ref() };
+            let slot = unsafe { next.0.as_ref() };
             if let Some(sort_key) = slot.read(pin, only, sort_key, rows)? {
                 return Ok(Some((DISPLACED, word, sort_key)));
             }

@@ -21,7 +21,7 @@
 use super::encoded_term::EncodedTerm;
 use super::{encoding::tag, large_key::LargeKey};
 use parking_lot::Mutex;
-use permit_table::{inject, reserve, Ordered, OutOfMemory, SortedList};
+use permit_table::{inject, reserve, OutOfMemory, SortedList};
 use std::sync::{Arc, LazyLock, Weak};
 use std::{mem, ptr};
 
@@ -33,22 +33,12 @@ pub(super) struct Interned {
 
 #[derive(Default)]
 struct Registry {
-    registered: SortedList<Registered>,
+    /// By their digests.
+    registered: SortedList<Weak<Interned>>,
     /// How many have been registered so far.
     additions: u64,
     /// Keys to free.
     unused: Vec<LargeKey>,
-}
-
-struct Registered {
-    digest: u64,
-    interned: Weak<Interned>,
-}
-
-impl Ordered for Registered {
-    fn sort_key(&self) -> u64 {
-        self.digest
-    }
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
@@ -93,9 +83,8 @@ pub(super) fn intern(term: &EncodedTerm<'_>) -> Result<Arc<Interned>, OutOfMemor
         let mut registry = REGISTRY.lock();
         // Otherwise another key was added since the search began.
         if registry.additions == additions {
-            let interned = Arc::downgrade(&own);
             let vacancy = registry.registered.reserve(digest)?;
-            vacancy.insert(Registered { digest, interned });
+            vacancy.insert(Arc::downgrade(&own));
             registry.additions += 1;
             return Ok(own);
         }
@@ -108,9 +97,9 @@ fn candidates(digest: u64) -> Result<(Vec<Weak<Interned>>, u64), OutOfMemory> {
     let registry = REGISTRY.lock();
     let mut candidates = Vec::new();
     let registered = registry.registered.from(digest);
-    for same in registered.take_while(|other| other.digest == digest) {
+    for (_, same) in registered.take_while(|(other, _)| *other == digest) {
         reserve(&mut candidates, 1)?;
-        candidates.push(same.interned.clone());
+        candidates.push(same.clone());
     }
     Ok((candidates, registry.additions))
 }
@@ -119,7 +108,7 @@ impl Drop for Interned {
     fn drop(&mut self) {
         let mut registry = REGISTRY.lock();
         // This may remove the entry of another unused key with this digest, whose drop then removes this entry.
-        let is_unused = |other: &Registered| other.interned.strong_count() == 0;
+        let is_unused = |other: &Weak<Interned>| other.strong_count() == 0;
         registry.registered.remove(self.digest, is_unused);
         // Without memory for the list, the key is freed here.
         if registry.unused.try_reserve(1).is_ok() {
