@@ -186,7 +186,10 @@ fn assign_record() -> *const Record {
     });
     let record = free.map_or_else(new_record, ptr::from_ref);
     OWN_RECORD.with(|own| own.set(record));
-    thread_exit::register(record);
+    // In a loom build, records last for one execution, and loom's threads do not own the thread-locals of the system.
+    if cfg!(not(loom)) {
+        THREAD_EXIT.with(|thread_exit| thread_exit.0.set(record));
+    }
     record
 }
 
@@ -218,31 +221,18 @@ fn new_record() -> *const Record {
 }
 
 /// A thread that ends leaves its record to a new thread.
-mod thread_exit {
-    use super::{Ordering, Record, OWN_RECORD};
-    use std::cell::Cell;
-    use std::ptr;
+struct ThreadExit(Cell<*const Record>);
 
-    struct ThreadExit(Cell<*const Record>);
+std::thread_local! {
+    static THREAD_EXIT: ThreadExit = const { ThreadExit(Cell::new(ptr::null())) };
+}
 
-    std::thread_local! {
-        static THREAD_EXIT: ThreadExit = const { ThreadExit(Cell::new(ptr::null())) };
-    }
-
-    pub(super) fn register(record: *const Record) {
-        // In a loom build, records last for one execution, and loom's threads do not own these thread-locals.
-        if cfg!(not(loom)) {
-            THREAD_EXIT.with(|thread_exit| thread_exit.0.set(record));
-        }
-    }
-
-    impl Drop for ThreadExit {
-        fn drop(&mut self) {
-            // SAFETY: records are never freed.
-            if let Some(record) = unsafe { self.0.get().as_ref() } {
-                OWN_RECORD.with(|own| own.set(ptr::null()));
-                record.in_use.store(false, Ordering::Release);
-            }
+impl Drop for ThreadExit {
+    fn drop(&mut self) {
+        // SAFETY: records are never freed.
+        if let Some(record) = unsafe { self.0.get().as_ref() } {
+            OWN_RECORD.with(|own| own.set(ptr::null()));
+            record.in_use.store(false, Ordering::Release);
         }
     }
 }

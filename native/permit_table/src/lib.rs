@@ -125,7 +125,7 @@ pub use incarnations::{Dismantle, Gate, Incarnations, Opening};
 pub use keys::{Key, Query};
 pub use memory::{reserve, reserve_exact, OutOfMemory};
 pub use permit_count::{Acquired, Capacity, Demand};
-pub use queues::{NoNotice, Notice, QueueInfo, WaitEnd};
+pub use queues::{Notice, QueueInfo, WaitEnd};
 pub use reading::Permits;
 pub use slot::NotHeld;
 pub use sorted_list::{SortedList, Vacancy};

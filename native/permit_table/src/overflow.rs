@@ -39,31 +39,8 @@ pub(crate) struct KeyRow<K> {
     waits: usize,
 }
 
-/// A request that waits.
-pub(crate) struct Wait<K> {
-    pub(crate) node: NonNull<Node<K>>,
-    /// Its number in the queue of the node.
-    pub(crate) number: u64,
-}
-
-// SAFETY: both point to nodes that are alive (O1), and nodes are shared between threads.
-unsafe impl<K: Send + Sync> Send for KeyRow<K> {}
-// SAFETY: as above.
-unsafe impl<K: Send + Sync> Send for Wait<K> {}
-
-impl<K> Clone for Wait<K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Wait<K> {}
-
-impl<K> Wait<K> {
-    fn position(&self) -> (u64, NonNull<Node<K>>) {
-        (self.number, self.node)
-    }
-}
+/// A request that waits: its number in the queue of a node, and that node.
+pub(crate) type Wait<K> = (u64, NonNull<Node<K>>);
 
 impl<K> KeyRow<K> {
     pub(crate) fn is_of(&self, node: &Node<K>) -> bool {
@@ -82,6 +59,9 @@ struct Record<K> {
     /// By the hashes of the requests. Several can have the same.
     waits: SortedList<Wait<K>>,
 }
+
+// SAFETY: it points to nodes that are alive (O1), and nodes are shared between threads.
+unsafe impl<K: Send + Sync> Send for Record<K> {}
 
 /// The row of a key. It is made if there is none, and must not stay empty.
 fn reserve_row<'a, K>(
@@ -242,8 +222,7 @@ impl<K> OverflowGuard<'_, K> {
         let Record { rows, waits } = &mut *self.record;
         let vacancy = waits.reserve(request_hash)?;
         reserve_row(rows, node)?.waits += 1;
-        let node = node.into();
-        vacancy.insert(Wait { node, number });
+        vacancy.insert((number, node.into()));
         Ok(())
     }
 
@@ -272,8 +251,7 @@ impl<K> OverflowGuard<'_, K> {
         granted: u64,
     ) {
         let waits = &mut self.record.waits;
-        let is_it = |wait: &Wait<K>| wait.position() == (number, node.into());
-        let removed = waits.remove(request_hash, is_it);
+        let removed = waits.remove(request_hash, |wait| *wait == (number, node.into()));
         removed.expect("a request that waits is on record (W5)");
         let row = self.row(node);
         row.waits -= 1;
@@ -284,17 +262,16 @@ impl<K> OverflowGuard<'_, K> {
 
     /// A request that waits.
     pub(crate) fn any_wait(&self) -> Option<Wait<K>> {
-        let (_, wait) = self.record.waits.from(0).next()?;
-        Some(*wait)
+        self.record.waits.from(0).next().map(|(_, wait)| *wait)
     }
 
     /// The requests with this hash, one after the other: the one after `last`.
     pub(crate) fn wait_after(&self, request_hash: u64, last: Option<Wait<K>>) -> Option<Wait<K>> {
         let same = self.record.waits.from(request_hash);
         let same = same.take_while(|(hash, _)| *hash == request_hash);
-        let same = same.map(|(_, wait)| wait);
-        let rest = same.filter(|wait| last.is_none_or(|last| wait.position() > last.position()));
-        rest.min_by_key(|wait| wait.position()).copied()
+        let same = same.map(|(_, wait)| *wait);
+        same.filter(|wait| last.is_none_or(|last| *wait > last))
+            .min()
     }
 
     /// Frees the memory of empty lists.

@@ -78,16 +78,11 @@ pub enum WaitEnd {
     Closed,
 }
 
-/// For tables in which no request waits.
-#[derive(Debug)]
-pub enum NoNotice {}
-
-impl Notice for NoNotice {
+/// Sends nothing: for tables in which no request waits.
+impl Notice for () {
     type Context<'a> = ();
 
-    fn send(self, (): (), _end: WaitEnd) {
-        match self {}
-    }
+    fn send(self, (): (), _end: WaitEnd) {}
 }
 
 /// The queue of a node.
@@ -465,20 +460,20 @@ impl<K, N: Notice> Queues<K, N> {
     pub(crate) unsafe fn cancel(
         &self,
         _pin: &Pin,
-        wait: &Wait<K>,
+        (number, node): Wait<K>,
         is_it: impl Fn(&N) -> bool,
         context: N::Context<'_>,
     ) -> bool {
         // SAFETY: the node was alive when the wait was read (O1), and is not freed while the pin lasts.
-        let node = unsafe { wait.node.as_ref() };
+        let node = unsafe { node.as_ref() };
         let mut guard = self.lock(node.sort_key());
         let queue = guard.shard.queue(node);
-        let waiter = queue.and_then(|queue| queue.find(wait.number));
+        let waiter = queue.and_then(|queue| queue.find(number));
         if !waiter.is_some_and(|waiter| is_it(&waiter.notice)) {
             return false;
         }
         inject::panic();
-        let permits = guard.take(node, wait.number, drop).expect("found above");
+        let permits = guard.take(node, number, drop).expect("found above");
         self.settle_locked(guard, &mut Undistributed { node, permits }, context);
         true
     }
@@ -569,7 +564,7 @@ mod tests {
     /// The limit holds for threads that have looked at it before the other one took a place.
     #[test]
     fn reservations_are_limited() {
-        let queues = Queues::<u64, NoNotice>::new().unwrap();
+        let queues = Queues::<u64, ()>::new().unwrap();
         queues.max_waiting.store(1, Relaxed);
         let reservation = queues.reservation();
         assert!(reservation.is_some() && queues.reservation().is_none());

@@ -20,7 +20,7 @@ use crate::holders::Holders;
 use crate::keys::{sort_key_of_hash, Key, Keys, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Demand, PermitCount};
-use crate::queues::{NoNotice, Notice, Queues};
+use crate::queues::{Notice, Queues};
 use crate::slot::{NotHeld, Slot};
 use crate::sweep::{Progress, Sweep};
 use crate::sync::Mutex;
@@ -77,7 +77,7 @@ pub struct Totals {
 /// A table of permits by key and holder. One table is one incarnation: it starts empty, and its permits end with it.
 ///
 /// All methods may be called from any thread at any time, under the conditions of [`Holder::new`].
-pub struct Table<K: Key, N: Notice = NoNotice> {
+pub struct Table<K: Key, N: Notice = ()> {
     pub(crate) keys: Keys<K>,
     pub(crate) holders: Holders<K>,
     pub(crate) queues: Queues<K, N>,
@@ -376,7 +376,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             // First its requests, because they can be granted permits until they end (W5).
             while let Some(wait) = slot.any_wait() {
                 // SAFETY: pinned before. If it does not wait any more, it has left the record too (W5).
-                unsafe { self.queues.cancel(pin, &wait, |_| true, context) };
+                unsafe { self.queues.cancel(pin, wait, |_| true, context) };
             }
             while let Some((node, permits)) = slot.take_any() {
                 // Nothing can panic between these two.

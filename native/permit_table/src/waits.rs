@@ -186,7 +186,7 @@ impl<K: Key, N: Notice> Table<K, N> {
                 return false;
             };
             // SAFETY: pinned before.
-            if unsafe { self.queues.cancel(pin, &wait, &is_it, context) } {
+            if unsafe { self.queues.cancel(pin, wait, &is_it, context) } {
                 return true;
             }
             last = Some(wait);
