@@ -319,8 +319,8 @@ unknown_messages() ->
         )
     end, Ways).
 
-%% A pass of the sweep over this many keys has hundreds of steps. So it is not complete when the manager handles the exit
-%% signal.
+%% A pass of the sweep over this many keys has hundreds of steps. So it is not complete when the manager handles the
+%% exit signal.
 crash() ->
     {ok, Manager} = canal_lock:start_link(3, #{keep_on_crash => true}),
     true = unlink(Manager),
