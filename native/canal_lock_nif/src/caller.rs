@@ -1,9 +1,7 @@
 //! Local processes as holders.
 //!
-//! A holder is identified by the word of its pid. Of the processes in the VM's process table no two have the same word.
-//! But a process leaves that table before its monitors are handled, and a local pid has only 28 bits on a 32-bit VM and
-//! before OTP 26. So another process can get the same pid before the death of the first one is reported. It holds the
-//! permits of the first one until it releases them or dies. `holder.rs` ("Identity") has the rules, and
+//! A holder is identified by the word of its pid. A local pid has only 28 bits on a 32-bit VM and before OTP 26, so a
+//! process can get the pid of another one whose death is not reported yet. `holder.rs` ("Identity") has the rules, and
 //! `Incarnation::watch_if_alive` asks the VM. Since OTP 26 a pid has 60 bits on 64-bit machines: a VM that starts a
 //! million processes per second reuses one after 36,000 years.
 

@@ -91,15 +91,13 @@ impl OptimisticCall for Acquire<'_> {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin)?;
-        let caller = Caller::of(call);
-        let watch = || open.watch_caller(call, caller);
+        let caller = Caller::of(call).holder();
+        let watch = || open.watch_caller(call);
         let table = &open.table;
-        // Fails if the holder cannot be recorded or monitored: the verified call reports that.
-        let acquired = table
-            .acquire_known(&pin, caller.holder(), key, capacity, watch)
-            .ok()?;
-        // `None`: the table does not have this key.
-        Some(answer(call, acquired?))
+        let acquired = table.acquire_known(&pin, caller, key, capacity, watch);
+        // Fails if the holder cannot be recorded or monitored: the verified call reports that. `None`: the table does
+        // not have this key.
+        Some(answer(call, acquired.ok()??))
     }
 }
 
@@ -110,10 +108,9 @@ fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capac
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
-        let caller = Caller::of(call);
-        let watch = || open.watch_caller(call, caller);
-        let table = &open.table;
-        table.acquire(&pin, caller.holder(), key, capacity, watch)
+        let caller = Caller::of(call).holder();
+        let watch = || open.watch_caller(call);
+        open.table.acquire(&pin, caller, key, capacity, watch)
     });
     match acquired {
         Ok(acquired) => answer(call, acquired),
@@ -175,18 +172,16 @@ impl OptimisticCall for Release<'_> {
         inject::panic();
         let open = INCARNATIONS.current(&pin)?;
         let caller = Caller::of(self.0).holder();
-        open.table
-            .release_known(&pin, caller, key, self.0)
-            .then_some(())
+        let released = open.table.release_known(&pin, caller, key, self.0);
+        released.then_some(())
     }
 
     fn try_whole_term(&self, key: &WholeTerm) -> Option<()> {
         let pin = pin();
         let open = INCARNATIONS.current(&pin)?;
         let caller = Caller::of(self.0).holder();
-        open.table
-            .release_inline(&pin, caller, key, self.0)
-            .then_some(())
+        let released = open.table.release_inline(&pin, caller, key, self.0);
+        released.then_some(())
     }
 }
 

@@ -374,10 +374,8 @@ pub(crate) fn is_short_integer(integer: Term<'_>) -> bool {
 
 /// Whether a port is of this node. Then its word determines it, as for a local pid.
 pub(crate) fn is_local_port(port: Term<'_>) -> bool {
-    let (env, mut local) = (
-        port.get_env().as_c_arg(),
-        MaybeUninit::<ErlNifPort>::uninit(),
-    );
+    let env = port.get_env().as_c_arg();
+    let mut local = MaybeUninit::<ErlNifPort>::uninit();
     // SAFETY: the pointer is to a local, and the term is of this environment.
     unsafe { enif_get_local_port(env, port.as_c_arg(), local.as_mut_ptr()) != 0 }
 }

@@ -135,9 +135,10 @@ impl HolderWatch {
 impl Incarnation {
     /// Makes the VM report the death of the calling process.
     #[cold]
-    pub(crate) fn watch_caller(&self, call: CallEnv<'_>, caller: Caller) -> Result<(), CallError> {
+    pub(crate) fn watch_caller(&self, call: CallEnv<'_>) -> Result<(), CallError> {
         inject::panic();
-        HolderWatch::watch(self.watch_of(caller), call.env(), call.env().pid())?;
+        let watch = self.watch_of(Caller::of(call));
+        HolderWatch::watch(watch, call.env(), call.env().pid())?;
         // If this panics, the caller is watched again later. The second report of its death finds nothing to release.
         inject::panic();
         Ok(())
@@ -152,6 +153,7 @@ impl Incarnation {
     /// Whether a process with this pid is alive. If so, makes the VM report its death: of a process that is given a
     /// permit, or of one that has the pid of a dead one.
     pub(crate) fn watch_if_alive(&self, env: Env<'_>, pid: LocalPid) -> bool {
+        inject::panic();
         let watch = self.watch_of(Caller::from_pid(pid.as_c_arg()));
         // The VM also monitors a process that is exiting, which is not alive.
         pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()

@@ -1,10 +1,9 @@
 //! Proxies: local processes that hold permits for processes on other nodes.
 //!
-//! A native library can only monitor local processes. So each holder on another node has one local process that
-//! acquires and releases for it: its **proxy** (`canal_lock_proxy.erl`), which monitors it and exits with it. For the
-//! table a proxy is a holder like any other: its death releases its permits (P4). This file records which proxy
-//! represents which process. The manager finds proxies by these records, and inspections return the remote pid. The
-//! records belong to the table, so they survive the manager.
+//! Each holder on another node has one local process that acquires and releases for it, its **proxy**
+//! (`canal_lock_proxy.erl`). To the table a proxy is a holder like any other. This file records which proxy represents
+//! which process. The manager finds proxies by these records, and inspections return the remote pid. The records belong
+//! to the table, so they survive the manager.
 //!
 //! - **R1** A holder on another node has at most one live proxy in a table: [`Proxies::represent`] refuses a second
 //!   one.

@@ -51,10 +51,9 @@ fn acquire_many<'a>(
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
     let acquired = with_table(env, key, |open, pin, key| {
-        let caller = Caller::of(call);
-        let watch = || open.watch_caller(call, caller);
-        let table = &open.table;
-        table.acquire(pin, caller.holder(), key, demand, watch)
+        let caller = Caller::of(call).holder();
+        let watch = || open.watch_caller(call);
+        open.table.acquire(pin, caller, key, demand, watch)
     })?;
     Ok(call.term(answer(call, acquired)))
 }
@@ -90,8 +89,8 @@ fn wait<'a>(
     let demand = demand(call, max_per, buckets, number)?;
     let max_waiting = non_negative(call, max_waiting.as_c_arg())?;
     let waited = with_table(env, key, |open, pin, key| {
-        let caller = Caller::of(call);
-        let watch = || open.watch_caller(call, caller);
+        let caller = Caller::of(call).holder();
+        let watch = || open.watch_caller(call);
         let id = RequestId::of(reference);
         let request = WaitRequest {
             demand,
@@ -100,8 +99,7 @@ fn wait<'a>(
             now: now_ms(),
             notice: Message::new(call, id),
         };
-        let table = &open.table;
-        table.wait(pin, caller.holder(), key, request, watch, call)
+        open.table.wait(pin, caller, key, request, watch, call)
     })?;
     let waited = match waited {
         Waited::Permit(in_use) => answer(call, Acquired::Permit(in_use)),
@@ -128,12 +126,11 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     let caller = Caller::of(call).holder();
     let id = RequestId::of(reference);
     let is_it = |message: &Message| message.is_of(id);
-    let table = &open.table;
-    if !table.cancel(&pin, caller, id.hash(), is_it, call) {
+    if !open.table.cancel(&pin, caller, id.hash(), is_it, call) {
         return Ok(atoms::not_waiting());
     }
     if is_timeout {
-        table.count_timeout(&pin);
+        open.table.count_timeout(&pin);
     }
     Ok(atoms::ok())
 }
@@ -205,12 +202,9 @@ fn give<'a>(
     let given = with_table(env, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
-        let watch = || {
-            inject::panic();
-            Ok::<bool, CallError>(open.watch_if_alive(env, target))
-        };
-        let table = &open.table;
-        table.give(pin, giver, receiver.holder(), key, number, watch)
+        let watch = || Ok::<bool, CallError>(open.watch_if_alive(env, target));
+        open.table
+            .give(pin, giver, receiver.holder(), key, number, watch)
     })?;
     Ok(match given {
         Given::Given => call.term(atoms::ok().as_c_arg()),

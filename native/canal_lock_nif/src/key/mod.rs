@@ -4,7 +4,7 @@
 //!
 //! | form | what it is | owner |
 //! |---|---|---|
-//! | **argument** [`ErlNifTerm`] | the term that the caller passes: a key or a handle | the VM, during the call |
+//! | **argument** `ErlNifTerm` | the term that the caller passes: a key or a handle | the VM, during the call |
 //! | **whole term** [`WholeTerm`] | an argument that is compared with copies, without an encoding | the call |
 //! | **encoded term** [`EncodedTerm`] | words of a term, or the address of an interned key | the call, on its stack |
 //! | **stored key** [`StoredKey`], small | at most five words, inline | a table, or a proxy's record |
@@ -43,6 +43,3 @@ pub(crate) use encoded_term::EncodedTerm;
 pub(crate) use handle::with_key;
 pub(crate) use optimistic::{with_optimistic_encoding, OptimisticCall, WholeTerm};
 pub(crate) use stored_key::StoredKey;
-
-#[cfg(doc)]
-use crate::enif::ErlNifTerm;

@@ -10,7 +10,7 @@ use rustler::schedule::consume_timeslice;
 use rustler::{Binary, Encoder, LocalPid, Term};
 use std::sync::OnceLock;
 
-/// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. EncodedTerm,
+/// Limit of a key on a normal scheduler: parts of the term, or words of its binaries. In bytes, 64 KiB. Encoding,
 /// hashing, comparing and storing that much takes about 0.1 ms. A switch to a dirty scheduler and back takes a few
 /// microseconds.
 const NORMAL_LIMIT: usize = 64 * 1024 / 8;
