@@ -30,7 +30,7 @@ erlc -o "$out" bench/*.erl bench/*/*.erl test/support/test_original.erl test/sup
 case "$programs" in
   permits*)
     escript native/build.escript --package bench_floor_nif "$out"
-    elixirc -pa "$library/ebin" -o "$out" lib/canal_lock.ex lib/canal_lock/options.ex lib/canal_lock/view.ex
+    elixirc -pa "$library/ebin" -o "$out" lib/canal_lock.ex lib/canal_lock/options.ex
     ;;
 esac
 

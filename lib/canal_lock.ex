@@ -446,8 +446,8 @@ defmodule CanalLock do
   Options, a keyword list: `:interval_ms` (default 1000) is the pause between two refreshes in milliseconds. `:rows`
   (default 10) is the largest number of rows of each list. Keys are formatted by `inspect/2`.
 
-  Raises `ArgumentError` if an option is wrong or canal_lock is not started. `:canal_lock.top/1` explains each number,
-  and the cost of a refresh.
+  Raises `ArgumentError` if an option is wrong or canal_lock is not started. `docs/operating.md` explains each number,
+  and `:canal_lock.top/1` the cost of a refresh.
 
       iex> {:ok, screen} = StringIO.open("")
       iex> Process.group_leader(self(), screen)
@@ -460,6 +460,6 @@ defmodule CanalLock do
   """
   @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
   def top(options \\ []) do
-    options |> CanalLock.View.options!() |> :canal_lock.top()
+    options |> CanalLock.Options.view!() |> :canal_lock.top()
   end
 end

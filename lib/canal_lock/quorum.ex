@@ -291,6 +291,6 @@ defmodule CanalLock.Quorum do
   """
   @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
   def top(options \\ []) do
-    options |> CanalLock.View.options!() |> :canal_lock_quorum.top()
+    options |> CanalLock.Options.view!() |> :canal_lock_quorum.top()
   end
 end
