@@ -581,18 +581,10 @@ top() ->
 
 %% @doc Shows the activity of the table of this node in a shell, as text, until Enter is pressed.
 %%
-%% The first lines are keys, permits, holders and memory, as in {@link info/0}. The next ones are rates per second since
-%% the last refresh: granted, refused, released by calls, by deaths, and not held if there was any such release. A rate
-%% is `-' at first and after the table was replaced. If requests wait or have waited, two lines follow: how many wait,
-%% and the rates of those that were granted (hand-overs) and of those that ended with their timeout. Then follow the
-%% keys with most permits, and the holders with most permits, with the number of their keys and what identifies the
-%% process: its registered name, the function that it was started with, or the function that it runs. For a process of
-%% another node, it is the node. While requests wait, a third list has the keys that most of them wait for, each with
-%% the longest wait. On a small screen, each list gets an equal share.
-%%
-%% Keys are cut to the width of the screen. Control characters, and characters that are not plain letters, are shown as
-%% numbers. If no manager runs, the first line says so. If the table is closed, the screen says that canal_lock is not
-%% started, until it is started again. `docs/operating.md' has an example.
+%% It shows numbers of {@link info/0}, the rates at which they grow, the keys and the holders with most permits, and the
+%% keys that most requests wait for. `docs/operating.md' explains each column, with an example. On a small screen, each
+%% list gets an equal share. Keys are cut to the width of the screen. Control characters, and characters that are not
+%% plain letters, are shown as numbers.
 %%
 %% Input and output go through the caller's group leader. So the call works in a shell that is attached to this node
 %% (`erl -remsh'), and from another node by `erpc:call(Node, canal_lock, top, [])'. On a terminal, each refresh replaces

@@ -1,10 +1,7 @@
 %% @private
-%% Calls with long keys, which a normal scheduler must not read: keys of more than 64 KiB, and keys that do not show
-%% their length beforehand (with a fun, a native record, a bitstring or an integer beyond 1024 bits).
-%%
-%% The native library refuses such a key with the cause `intern' before it changes anything. A dirty scheduler then
-%% reads the key, and the call is repeated with a handle on it. After the call the handle is emptied. Otherwise it
-%% would keep the key in memory until the handle is garbage-collected.
+%% Calls with long keys: keys of more than 64 KiB, and keys that do not show their length beforehand (with a fun, a
+%% native record, a bitstring or an integer beyond 1024 bits). The native library refuses them with the cause `intern'.
+%% The call is then repeated with a handle, which is emptied afterwards. See key/interned.rs of the native library.
 -module(canal_lock_interned).
 
 -include("canal_lock_errors.hrl").

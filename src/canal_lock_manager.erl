@@ -2,12 +2,10 @@
 %% Manages the table: opens and closes it, reclaims idle keys, and starts the proxies of holders on other nodes. It
 %% decides no local acquire or release.
 %%
-%% Without `keep_on_crash' the manager does not trap exits. If it did, it would terminate when its parent exits with
-%% `normal'; the manager of the original `canal_lock' does not. If the manager dies without `terminate/2', the native
-%% library, which monitors it, closes the table.
-%%
-%% With `keep_on_crash' the manager traps exits, to distinguish a clean shutdown, which closes the table, from a crash,
-%% which leaves the table to the next manager. Like any other process, it terminates if a linked process crashes.
+%% Without `keep_on_crash' the manager does not trap exits: as that of the original `canal_lock', it outlives a parent
+%% that exits with `normal'. If it dies without `terminate/2', the native library, which monitors it, closes the table.
+%% With `keep_on_crash' it traps exits, to distinguish a clean shutdown, which closes the table, from a crash, which
+%% leaves the table to the next manager.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).

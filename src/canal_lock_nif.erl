@@ -7,6 +7,9 @@
 %%
 %% `acquire/3,4', `release/1' and `release/3' answer `{raise, Cause, Arguments}' if `canal_lock' must raise (or, for
 %% `intern', `not_held' and `full', act otherwise). All others raise `Cause'. See canal_lock_errors for the causes.
+%%
+%% The files of `native/canal_lock_nif/src' say what each function does: calls.rs, waits.rs, inspect.rs, manager.rs and
+%% key/handle.rs.
 -module(canal_lock_nif).
 
 %% Acquire and release.
@@ -38,7 +41,7 @@
 %% The table that a piece belongs to. 0 asks for the first piece of the open table.
 -type serial() :: non_neg_integer().
 
-%% The position in a reading of all holders; at first `{0, 0, 0}'.
+%% The position in a reading of all holders; at first `{0, 0, 0}'. The others begin with 0 or `{0, 0}'.
 -type from() :: {non_neg_integer(), non_neg_integer(), non_neg_integer()}.
 
 %% A piece of a long answer, and the position of the next one. `changed' if the table of the earlier pieces is not open
@@ -49,28 +52,22 @@
     {acquired, pos_integer()} | full | raise().
 acquire(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
 
-%% The last argument is not read. All arguments are returned with a cause, which is `full' if no permit is free.
 -spec acquire(key(), non_neg_integer(), non_neg_integer(), term()) -> {acquired, pos_integer()} | raise().
 acquire(_Key, _MaxPer, _Buckets, _Other) -> erlang:nif_error(not_loaded).
 
 -spec release(key()) -> ok | {error, not_held} | raise().
 release(_Key) -> erlang:nif_error(not_loaded).
 
-%% The numbers are not checked. They are only returned with a cause.
 -spec release(key(), non_neg_integer(), non_neg_integer()) -> ok | raise().
 release(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
 
-%% Acquires all of them or none.
 -spec acquire_many(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
     {acquired, pos_integer()} | full.
 acquire_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
 
-%% Releases all of them or none.
 -spec release_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
 release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
 
-%% With the answer `waiting' the caller gets one message, `{canal_lock, Ref, {acquired, N} | closed}', unless it cancels
-%% the request before.
 -spec wait(
     key(),
     non_neg_integer(),
@@ -81,12 +78,9 @@ release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
 ) -> {acquired, pos_integer()} | waiting | full.
 wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(not_loaded).
 
-%% With the answer `ok' no message comes. `not_waiting': it is in the mailbox, or was received.
 -spec cancel(Ref :: reference(), IsTimeout :: boolean()) -> ok | not_waiting.
 cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
 
-%% Gives all requests that wait the new capacity, and grants a piece of them. After `more', `settle/1' grants the rest.
-%% `many': more than `Most' requests wait, so nothing has changed.
 -spec resize(key(), non_neg_integer(), non_neg_integer(), Most :: non_neg_integer()) -> done | more | many.
 resize(_Key, _MaxPer, _Buckets, _Most) -> erlang:nif_error(not_loaded).
 
@@ -99,36 +93,28 @@ waiting(_Key) -> erlang:nif_error(not_loaded).
 -spec give(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
 give(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
-%% Makes a handle on a long key, on a dirty scheduler.
 -spec intern(canal_lock:key()) -> reference().
 intern(_Key) -> erlang:nif_error(not_loaded).
 
-%% Empties a handle after the call that it was made for.
 -spec forget(reference()) -> ok.
 forget(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec count(key()) -> non_neg_integer().
 count(_Key) -> erlang:nif_error(not_loaded).
 
-%% Keys with held permits. Reads about `Limit' keys. The first position is 0.
 -spec keys(serial(), non_neg_integer(), pos_integer()) ->
     piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 keys(_Serial, _After, _Limit) -> erlang:nif_error(not_loaded).
 
-%% All holders with their keys. The permits of one process are consecutive, but can be split over two pieces.
 -spec permits(serial(), from()) -> piece({pid(), canal_lock:key(), pos_integer()}, from()).
 permits(_Serial, _From) -> erlang:nif_error(not_loaded).
 
-%% The holders of a key.
 -spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
 holders(_Serial, _From, _Key) -> erlang:nif_error(not_loaded).
 
-%% The keys that a process holds. The first position is 0.
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 held(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).
 
-%% The keys that requests wait for, each with their number, and the process that has waited longest. The first position
-%% is `{0, 0}'.
 -spec queues(serial(), {non_neg_integer(), non_neg_integer()}) ->
     piece(
         {canal_lock:key(), Waiting :: pos_integer(), pid(), Waited_ms :: non_neg_integer()},
@@ -139,9 +125,6 @@ queues(_Serial, _From) -> erlang:nif_error(not_loaded).
 -spec info() -> canal_lock:info().
 info() -> erlang:nif_error(not_loaded).
 
-%% Opens a table that the caller manages. With `Keep' the table stays open when the caller dies, and a kept table is
-%% adopted. Otherwise the table is empty and the previous one is closed. At most `MaxWaiting' requests wait in it.
-%% Answers `more' while requests wait for the previous one, of which each call ends a piece.
 -spec open(
     ProcessLimit :: pos_integer(),
     MaxPer :: pos_integer(),
@@ -150,30 +133,24 @@ info() -> erlang:nif_error(not_loaded).
 ) -> handle() | more.
 open(_ProcessLimit, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
 
-%% Tells a piece of the requests that the table closes. From then on, no request starts to wait.
 -spec end_waits(handle()) -> more | done.
 end_waits(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec close(handle()) -> ok.
 close(_Handle) -> erlang:nif_error(not_loaded).
 
-%% Checks or frees `Budget' keys.
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) -> erlang:nif_error(not_loaded).
 
-%% Removes monitors of closed tables.
 -spec dismantle_step() -> more | waiting | done.
 dismantle_step() -> erlang:nif_error(not_loaded).
 
-%% Whether there are closed tables without monitors, or unused long keys.
 -spec has_unused() -> boolean().
 has_unused() -> erlang:nif_error(not_loaded).
 
-%% Frees them, on a dirty scheduler: about 0.25 s per million keys.
 -spec free_unused() -> ok.
 free_unused() -> erlang:nif_error(not_loaded).
 
-%% Makes the caller the proxy of a process of another node. If a live process already is, answers that one.
 -spec represent(Holder :: pid()) -> ok | Proxy :: pid().
 represent(_Holder) -> erlang:nif_error(not_loaded).
 

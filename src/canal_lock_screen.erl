@@ -96,40 +96,36 @@
 
 -spec run(module(), options()) -> ok | {raise, canal_lock_errors:cause()}.
 run(Module, Options) ->
-    #{rows := Rows} = All = maps:merge(#{interval_ms => 1000, rows => 10, show => fun short/1}, Options),
+    Defaults = #{interval_ms => 1000, rows => 10, show => fun short/1},
+    #{interval_ms := Interval_ms, rows := Rows, show := Show} = maps:merge(Defaults, Options),
     case read(Module, Rows) of
-        {raise, Cause} -> {raise, Cause};
-        First -> run(Module, All, First)
-    end.
-
-run(Module, #{interval_ms := Interval_ms, rows := Rows, show := Show}, First) ->
-    Leader = group_leader(),
-    View = #view{
-        module = Module,
-        interval_ms = Interval_ms,
-        rows = Rows,
-        show = fun(Term) -> shown(Term, Show) end,
-        leader = Leader,
-        monitor = monitor(process, Leader),
-        is_terminal = is_terminal(Leader),
-        encoding = encoding(Leader)
-    },
-    try
-        draw_first(First, View)
-    after
-        demonitor(View#view.monitor, [flush])
+        {raise, Cause} ->
+            {raise, Cause};
+        First ->
+            Leader = group_leader(),
+            View = #view{
+                module = Module,
+                interval_ms = Interval_ms,
+                rows = Rows,
+                show = fun(Term) -> shown(Term, Show) end,
+                leader = Leader,
+                monitor = monitor(process, Leader),
+                is_terminal = is_terminal(Leader),
+                encoding = encoding(Leader)
+            },
+            try
+                draw_first(First, View)
+            after
+                demonitor(View#view.monitor, [flush])
+            end
     end.
 
 %% Without a terminal the first picture comes after one interval, with rates.
 draw_first(First, View = #view{leader = Leader, monitor = Monitor, is_terminal = IsTerminal}) ->
     _ = [draw(none, First, View) || IsTerminal],
-    case has_input(View) of
-        true ->
-            Leader ! {io_request, self(), Monitor, {get_line, unicode, ""}},
-            draw_until_input(first, First, View);
-        false ->
-            draw_until_input(last, First, View)
-    end.
+    HasInput = has_input(View),
+    _ = [Leader ! {io_request, self(), Monitor, {get_line, unicode, ""}} || HasInput],
+    draw_until_input(case HasInput of true -> first; false -> last end, First, View).
 
 %% Without input the next picture is the last one.
 draw_until_input(Next, Last, View = #view{monitor = Monitor}) ->

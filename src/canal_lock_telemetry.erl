@@ -63,16 +63,15 @@ emit(Event, Read) ->
 emit(Telemetry, Event, Read) ->
     IsLoaded = erlang:function_exported(Telemetry, execute, 3),
     case IsLoaded andalso application_controller:get_master(Telemetry) =/= undefined of
-        true -> execute(Telemetry, Event, Read);
-        false -> ok
-    end.
-
-%% A failure of `telemetry' must not crash the caller. A failure of canal_lock, in the first line, must.
-execute(Telemetry, Event, Read) ->
-    {Measurements, Metadata} = Read(),
-    try Telemetry:execute(Event, Measurements, Metadata) of
-        _ -> ok
-    catch
-        Class:Reason:Stacktrace ->
-            {failed, #{event => Event, class => Class, reason => Reason, stacktrace => Stacktrace}}
+        true ->
+            %% A failure of `telemetry' must not crash the caller. A failure of canal_lock, in this line, must.
+            {Measurements, Metadata} = Read(),
+            try Telemetry:execute(Event, Measurements, Metadata) of
+                _ -> ok
+            catch
+                Class:Reason:Stacktrace ->
+                    {failed, #{event => Event, class => Class, reason => Reason, stacktrace => Stacktrace}}
+            end;
+        false ->
+            ok
     end.

@@ -28,12 +28,13 @@ fold_keys(Add, Result) ->
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
     canal_lock_interned:call(Key, fun(KeyOrHandle) ->
-        pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end, ?FIRST_HOLDER)
+        Read = fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end,
+        fold(Read, ?FIRST_HOLDER, fun lists:append/2, [])
     end).
 
 -spec held(pid()) -> [{canal_lock:key(), Permits :: pos_integer()}].
 held(Pid) ->
-    pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, Pid) end, ?FIRST_KEY).
+    fold(fun(Serial, From) -> canal_lock_nif:held(Serial, From, Pid) end, ?FIRST_KEY, fun lists:append/2, []).
 
 %% As `fold_keys/2'. The permits of one process are consecutive, but can be split over two lists.
 -spec fold_permits(fun(([{pid(), canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
@@ -58,9 +59,6 @@ add_held({_Pid, Key, Permits}, Rows) ->
 
 add_counted({Key, Counted}, Rows) ->
     maps:update_with(Key, fun({_, Sum}) -> {Counted, Sum} end, {Counted, 0}, Rows).
-
-pieces(Piece, Start) ->
-    fold(Piece, Start, fun lists:append/2, []).
 
 fold(Piece, Start, Add, Initial) ->
     fold(Piece, Start, Add, Initial, 0, Start, Initial).
