@@ -12,7 +12,7 @@
 %% The first position in the keys of the table or of one process.
 -define(FIRST_KEY, 0).
 
-%% The first position in the holders: see `CursorFields' in inspect.rs of the native library.
+%% The first position in the holders: see `Cursor' in inspect.rs of permit_table.
 -define(FIRST_HOLDER, {0, 0, 0}).
 
 -spec keys() -> [{canal_lock:key(), Permits :: pos_integer()}].

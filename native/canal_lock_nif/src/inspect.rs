@@ -8,10 +8,11 @@ use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
-use crate::key::{decode, with_key, StoredKey};
+use crate::key::{decode, with_key, EncodedTerm, StoredKey};
 use crate::waits::now_ms;
-use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory};
+use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Pin};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
+use Item::{Key, Number, Process};
 
 mod atoms {
     rustler::atoms! {
@@ -30,41 +31,64 @@ fn count(env: Env, key: Term) -> NifResult<u64> {
 struct Piece<'a> {
     call: CallEnv<'a>,
     open: &'a Incarnation,
-    list: Result<Vec<ErlNifTerm>, OutOfMemory>,
+    pin: &'a Pin,
+    list: Vec<ErlNifTerm>,
 }
 
 /// What becomes an element of a tuple.
 enum Item<'a> {
-    Holder(u64),
+    /// The word of a holder.
+    Process(u64),
     Key(&'a StoredKey),
     Number(u64),
 }
 
-impl Piece<'_> {
-    /// Adds a tuple to the list, without a holder that has died. A list that has failed stays failed.
-    fn add<const N: usize>(&mut self, items: [Item<'_>; N]) {
-        if self.list.is_ok() {
-            if let Err(OutOfMemory) = self.try_add(items) {
-                self.list = Err(OutOfMemory);
+impl<'a> Piece<'a> {
+    /// Adds a tuple for each row, without those of holders that have died. Returns the position of the next piece.
+    fn add<R, Position, const N: usize>(
+        &mut self,
+        (rows, next): (Vec<R>, Position),
+        items: impl Fn(R) -> [Item<'a>; N],
+    ) -> Result<Position, CallError> {
+        reserve(&mut self.list, rows.len())?;
+        'rows: for row in rows {
+            let mut terms = [enif::nil(); N];
+            for (term, item) in terms.iter_mut().zip(items(row)) {
+                *term = match item {
+                    Process(word) => match self.pid(word)? {
+                        Some(pid) => pid,
+                        None => continue 'rows,
+                    },
+                    Key(key) => decode::term(self.call, key)?,
+                    Number(number) => enif::number(self.call, number),
+                };
             }
+            self.list.push(enif::tuple(self.call, &terms));
         }
+        Ok(next)
     }
 
-    fn try_add<const N: usize>(&mut self, items: [Item<'_>; N]) -> Result<(), OutOfMemory> {
-        let mut terms = [enif::nil(); N];
-        for (term, item) in terms.iter_mut().zip(items) {
-            let made = match item {
-                Item::Holder(word) => pid(self.call, self.open, word)?,
-                Item::Key(key) => Some(decode::term(self.call, key)?),
-                Item::Number(number) => Some(enif::number(self.call, number)),
-            };
-            let Some(made) = made else { return Ok(()) };
-            *term = made;
+    /// The pid of a holder. For a proxy, the pid of the process that it represents. `None` if the holder has died since
+    /// its permits were read, because it may have been a proxy whose record is already removed (R2).
+    fn pid(&self, word: u64) -> Result<Option<ErlNifTerm>, OutOfMemory> {
+        let holder = Caller::from_word(word);
+        let represented = self.open.proxies.holder(self.call, holder)?;
+        // The table is asked last, because a record is removed after the proxy's slot.
+        let is_known = || self.open.table.knows(holder.holder());
+        Ok(represented.or_else(|| is_known().then(|| holder.pid())))
+    }
+
+    /// A local process as a holder, or the proxy of a process on another node. `None` if that has no proxy.
+    fn holder(&self, pid: Term<'_>) -> Result<Option<Holder>, CallError> {
+        if !pid.is_pid() {
+            return Err(CallError::BadArg);
         }
-        let list = self.list.as_mut().map_err(|OutOfMemory| OutOfMemory)?;
-        reserve(list, 1)?;
-        list.push(enif::tuple(self.call, &terms));
-        Ok(())
+        let proxy = |pid: &EncodedTerm<'_>| Ok(self.open.proxies.proxy(pid));
+        let process = match pid.decode::<LocalPid>() {
+            Ok(local) => Some(Caller::from_pid(local.as_c_arg())),
+            Err(_) => with_key(self.call, pid.as_c_arg(), proxy)?,
+        };
+        Ok(process.map(Caller::holder))
     }
 }
 
@@ -84,35 +108,24 @@ fn piece<N: Encoder>(
     if serial != 0 && serial != open.serial {
         return Ok(atoms::changed().encode(env));
     }
-    let list = Ok(Vec::new());
-    let mut piece = Piece { call, open, list };
+    let mut piece = Piece {
+        call,
+        open,
+        pin: &pin,
+        list: Vec::new(),
+    };
     let next = collect(&mut piece)?;
-    let list = piece.list.map_err(CallError::from)?;
-    let list = call.term(enif::list(call, list.into_iter(), enif::nil()));
+    let list = call.term(enif::list(call, piece.list.into_iter(), enif::nil()));
     let next = next.map_or(atoms::done().encode(env), |next| next.encode(env));
     Ok((open.serial, list, next).encode(env))
-}
-
-/// The pid of a holder. For a proxy, the pid of the process that it represents. `None` if the holder has died since its
-/// permits were read, because it may have been a proxy whose record is already removed (R2).
-fn pid(
-    call: CallEnv<'_>,
-    open: &Incarnation,
-    word: u64,
-) -> Result<Option<ErlNifTerm>, OutOfMemory> {
-    let holder = Caller::from_word(word);
-    let represented = open.proxies.holder(call, holder)?;
-    // The table is asked last, because a record is removed after the proxy's slot.
-    Ok(represented.or_else(|| open.table.knows(holder.holder()).then(|| holder.pid())))
 }
 
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits in use.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
-        Ok(piece.open.table.keys_after(after, limit, |key, permits| {
-            piece.add([Item::Key(key), Item::Number(permits)]);
-        }))
+        let keys = piece.open.table.keys_after(piece.pin, after, limit)?;
+        piece.add(keys, |(key, permits)| [Key(key), Number(permits)])
     })
 }
 
@@ -121,10 +134,10 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
 #[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
-        Ok(piece.open.table.permits_from(from, |seen| {
-            let (key, permits) = (Item::Key(seen.key), Item::Number(seen.permits));
-            piece.add([Item::Holder(seen.holder), key, permits]);
-        })?)
+        let rows = piece.open.table.permits_from(piece.pin, from)?;
+        piece.add(rows, |row| {
+            [Process(row.holder), Key(row.key), Number(row.permits)]
+        })
     })
 }
 
@@ -132,12 +145,10 @@ fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn holders<'a>(env: Env<'a>, serial: u64, from: Cursor, key: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |piece| {
-        with_key(piece.call, key.as_c_arg(), |key| {
-            let table = &piece.open.table;
-            Ok(table.holders_from(from, key, |seen| {
-                piece.add([Item::Holder(seen.holder), Item::Number(seen.permits)]);
-            })?)
-        })
+        let (open, pin) = (piece.open, piece.pin);
+        let read = |key: &EncodedTerm<'_>| Ok(open.table.holders_from(pin, from, key)?);
+        let rows = with_key(piece.call, key.as_c_arg(), read)?;
+        piece.add(rows, |row| [Process(row.holder), Number(row.permits)])
     })
 }
 
@@ -146,29 +157,12 @@ fn holders<'a>(env: Env<'a>, serial: u64, from: Cursor, key: Term<'a>) -> NifRes
 #[rustler::nif(schedule = "DirtyCpu")]
 fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
     piece(env, serial, |piece| {
-        let Some(holder) = holder(piece.call, piece.open, pid)? else {
+        let Some(holder) = piece.holder(pid)? else {
             return Ok(None);
         };
-        Ok(piece.open.table.held(holder, from, |seen| {
-            piece.add([Item::Key(seen.key), Item::Number(seen.permits)]);
-        })?)
+        let rows = piece.open.table.held(piece.pin, holder, from)?;
+        piece.add(rows, |row| [Key(row.key), Number(row.permits)])
     })
-}
-
-/// A local process as a holder, or the proxy of a process on another node. `None` if that has no proxy.
-fn holder(
-    call: CallEnv<'_>,
-    open: &Incarnation,
-    pid: Term<'_>,
-) -> Result<Option<Holder>, CallError> {
-    if !pid.is_pid() {
-        return Err(CallError::BadArg);
-    }
-    let process = match pid.decode::<LocalPid>() {
-        Ok(local) => Some(Caller::from_pid(local.as_c_arg())),
-        Err(_) => with_key(call, pid.as_c_arg(), |pid| Ok(open.proxies.proxy(pid)))?,
-    };
-    Ok(process.map(Caller::holder))
 }
 
 /// `queues(Serial, From) -> {Serial, [{Key, Waiting, Pid, Ms}], Next | done} | changed`: the keys with waiting
@@ -177,12 +171,12 @@ fn holder(
 fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
         let now = now_ms();
-        Ok(piece.open.table.queues_from(from, |key, queue| {
-            let waiting = Item::Number(queue.waiting as u64);
-            let (oldest, waited_ms) = (queue.oldest, now.saturating_sub(queue.since));
-            let (oldest, waited_ms) = (Item::Holder(oldest), Item::Number(waited_ms));
-            piece.add([Item::Key(key), waiting, oldest, waited_ms]);
-        })?)
+        let queues = piece.open.table.queues_from(piece.pin, from)?;
+        piece.add(queues, |queue| {
+            let (waiting, oldest) = (Number(queue.waiting as u64), Process(queue.oldest));
+            let waited_ms = Number(now.saturating_sub(queue.since));
+            [Key(queue.key), waiting, oldest, waited_ms]
+        })
     })
 }
 

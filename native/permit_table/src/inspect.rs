@@ -12,33 +12,58 @@
 //!
 //! The totals are not computed here: [`Table::usage`] adds them up without a walk over the keys.
 
+use crate::epochs::Pin;
 use crate::holder::Holder;
-use crate::keys::Key;
+use crate::holders::CHUNK;
+use crate::keys::{Key, Node};
+use crate::memory::{reserve, OutOfMemory};
 use crate::queues::{Notice, QueueInfo};
 use crate::reading::Permits;
-use crate::walk::Cursor;
-use crate::{epochs, memory::OutOfMemory, table::Table};
+use crate::{slot::Slot, table::Table};
 use equivalent::Equivalent;
 use std::hash::Hash;
 
 /// A key with this many bytes on the heap takes about as long to report as a small one.
 const BYTES_PER_KEY: usize = 1024;
 
+/// Slots that are read in one piece: about a millisecond. With fewer, a reader spends most of its time rescheduling.
+const SLOTS_PER_PIECE: usize = 64 * CHUNK;
+
+/// A displaced slot takes as long as this many others: each takes a lock and a search.
+const SLOTS_PER_DISPLACED: usize = 16;
+
+/// A piece ends after this many rows.
+const ROWS_PER_PIECE: usize = 4096;
+
+/// A piece of an answer, and the position of the next one: `None` at the end.
+pub type Piece<Row, Position> = (Vec<Row>, Option<Position>);
+
+/// The position of a walk over the holders: in the array of slots (0) or in the displaced slots; the index of the next
+/// slot, or its word; and the sort key to continue from in that slot. The default is the start. Any value is safe.
+pub type Cursor = (u64, u64, u64);
+
+const ARRAY: u64 = 0;
+const DISPLACED: u64 = 1;
+
 impl<K: Key, N: Notice> Table<K, N> {
-    /// Calls `visit` with keys that have permits in use, and with the number of these permits. The sort key of the keys
-    /// never changes. The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys
-    /// count, large keys count as several. Returns where to continue, or `None` at the end.
-    pub fn keys_after(
-        &self,
+    /// Keys that have permits in use, each with the number of these permits. The sort key of the keys never changes.
+    /// The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys count, large
+    /// keys count as several.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn keys_after<'a>(
+        &'a self,
+        pin: &'a Pin,
         after: u64,
         limit: usize,
-        mut visit: impl FnMut(&K, u64),
-    ) -> Option<u64> {
-        let pin = epochs::pin();
+    ) -> Result<Piece<(&'a K, u64), u64>, OutOfMemory> {
+        let mut keys = Vec::new();
         let mut next = None;
+        let mut reserved = Ok(());
         let mut read = 0;
         let mut last = after;
-        self.keys.walk(&pin, after, |node, reached| {
+        self.keys.walk(pin, after, |node, reached| {
             // Keys of the same sort key are read in one piece, so the next piece can start after that sort key. A
             // marked link of a smaller sort key can come first. Each piece ends after the sort key at which it started.
             if read >= limit.max(1) && reached > last && last > after {
@@ -48,39 +73,36 @@ impl<K: Key, N: Notice> Table<K, N> {
             read += 1;
             last = reached;
             // SAFETY: found under the pin.
-            let node = unsafe { node.as_ref() };
-            match node.count.permits() {
-                None | Some(0) => {}
-                Some(in_use) => {
-                    read += node.key.heap_bytes() / BYTES_PER_KEY;
-                    visit(&node.key, in_use);
+            let node = unsafe { &*node.as_ptr() };
+            if let Some(in_use @ 1..) = node.count.permits() {
+                read += node.key.heap_bytes() / BYTES_PER_KEY;
+                reserved = reserve(&mut keys, 1);
+                if reserved.is_ok() {
+                    keys.push((&node.key, in_use));
                 }
             }
-            true
+            reserved.is_ok()
         });
-        next
+        reserved.map(|()| (keys, next))
     }
 
-    /// Calls `visit` with a piece of what all holders have, from the cursor on. A piece covers about 65,000 slots (a
-    /// displaced one counts as 16), or some 4,000 keys if these come first. The rows of one holder follow each other,
-    /// and may continue in the next piece. Returns where to continue, or `None` at the end.
+    /// What all holders have, from the cursor on. A piece covers about 65,000 slots (a displaced one counts as
+    /// 16), or some 4,000 keys if these come first. The rows of one holder follow each other, and may continue in the next piece.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: `visit` has not been called.
-    pub fn permits_from(
-        &self,
+    /// [`OutOfMemory`].
+    pub fn permits_from<'a>(
+        &'a self,
+        pin: &'a Pin,
         cursor: Cursor,
-        visit: impl FnMut(Permits<'_, K>),
-    ) -> Result<Option<Cursor>, OutOfMemory> {
-        let pin = epochs::pin();
+    ) -> Result<Piece<Permits<'a, K>, Cursor>, OutOfMemory> {
         let mut rows = Vec::new();
-        let next = self.holders.read_from(&pin, None, cursor, &mut rows)?;
-        rows.into_iter().for_each(visit);
-        Ok(next)
+        let next = self.read_from(pin, None, cursor, &mut rows)?;
+        Ok((rows, next))
     }
 
-    /// Whether a process that was visited as a holder still has a slot. If not, it has died since, and its permits have
-    /// been released. `visit` may call this.
+    /// Whether a process that was reported as a holder still has a slot. If not, it has died since, and its permits
+    /// have been released.
     pub fn knows(&self, holder: Holder) -> bool {
         self.holders.has(holder)
     }
@@ -89,57 +111,117 @@ impl<K: Key, N: Notice> Table<K, N> {
     ///
     /// # Errors
     /// As there.
-    pub fn holders_from<Q: Hash + Equivalent<K>>(
-        &self,
+    pub fn holders_from<'a, Q: Hash + Equivalent<K>>(
+        &'a self,
+        pin: &'a Pin,
         cursor: Cursor,
         query: &Q,
-        visit: impl FnMut(Permits<'_, K>),
-    ) -> Result<Option<Cursor>, OutOfMemory> {
-        let pin = epochs::pin();
-        let Some(node) = self.keys.get(&pin, self.sort_key(query), query) else {
-            return Ok(None);
-        };
+    ) -> Result<Piece<Permits<'a, K>, Cursor>, OutOfMemory> {
         let mut rows = Vec::new();
-        let next = self
-            .holders
-            .read_from(&pin, Some(node), cursor, &mut rows)?;
-        rows.into_iter().for_each(visit);
-        Ok(next)
+        let next = match self.keys.get(pin, self.sort_key(query), query) {
+            Some(node) => self.read_from(pin, Some(node), cursor, &mut rows)?,
+            None => None,
+        };
+        Ok((rows, next))
     }
 
-    /// Calls `visit` with a piece of the keys that requests wait for, from a position on; at first `(0, 0)`. Returns
-    /// where to continue, or `None` at the end.
+    /// The keys that requests wait for, from a position on; at first `(0, 0)`.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: `visit` has not been called.
-    pub fn queues_from(
-        &self,
+    /// [`OutOfMemory`].
+    pub fn queues_from<'a>(
+        &'a self,
+        pin: &'a Pin,
         from: (usize, u64),
-        mut visit: impl FnMut(&K, QueueInfo),
-    ) -> Result<Option<(usize, u64)>, OutOfMemory> {
-        let pin = epochs::pin();
+    ) -> Result<Piece<QueueInfo<'a, K>, (usize, u64)>, OutOfMemory> {
         let mut queues = Vec::new();
-        let next = self.queues.copy(&pin, from, &mut queues)?;
-        let queues = queues.into_iter();
-        queues.for_each(|(node, info)| visit(&node.key, info));
-        Ok(next)
+        let next = self.queues.copy(pin, from, &mut queues)?;
+        Ok((queues, next))
     }
 
-    /// Calls `visit` with a piece of what one holder has: about 1,000 keys at most. `from` is 0 for the first piece.
-    /// Returns where to continue, or `None` at the end.
+    /// What one holder has: about 1,000 keys at most, from this sort key on. It is 0 for the first piece.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: `visit` has not been called.
-    pub fn held(
-        &self,
+    /// [`OutOfMemory`].
+    pub fn held<'a>(
+        &'a self,
+        pin: &'a Pin,
         holder: Holder,
         from: u64,
-        visit: impl FnMut(Permits<'_, K>),
-    ) -> Result<Option<u64>, OutOfMemory> {
-        let pin = epochs::pin();
+    ) -> Result<Piece<Permits<'a, K>, u64>, OutOfMemory> {
         let mut rows = Vec::new();
-        let next = self.holders.read_one(&pin, holder, from, &mut rows)?;
-        rows.into_iter().for_each(visit);
-        Ok(next)
+        let Ok((slot, _lock)) = self.holders.search(holder, Slot::holder) else {
+            return Ok((rows, None));
+        };
+        let next = slot.read(pin, None, from, &mut rows)?;
+        // The slot can have got another process in between.
+        if rows.iter().any(|row| row.holder != holder.id()) {
+            rows.clear();
+        }
+        Ok((rows, next))
+    }
+
+    /// Appends a piece of what all processes hold, of all keys or of one, from the cursor on. Returns where to
+    /// continue. After the array come the displaced slots.
+    fn read_from<'a>(
+        &self,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
+        (part, next, mut sort_key): Cursor,
+        rows: &mut Vec<Permits<'a, K>>,
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        if part != ARRAY {
+            return self.read_displaced(pin, only, next, sort_key, 0, rows);
+        }
+        let mut index = next as usize;
+        let mut slots_read = 0;
+        for chunk in index / CHUNK..self.holders.slots.chunk_count() {
+            index = index.max(chunk * CHUNK);
+            let slots = self.holders.slots.chunk(chunk).unwrap_or_default();
+            for slot in slots.iter().skip(index % CHUNK) {
+                if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
+                    return Ok(Some((ARRAY, index as u64, sort_key)));
+                }
+                if let Some(sort_key) = slot.read(pin, only, sort_key, rows)? {
+                    return Ok(Some((ARRAY, index as u64, sort_key)));
+                }
+                slots_read += 1;
+                (index, sort_key) = (index + 1, 0);
+            }
+        }
+        self.read_displaced(pin, only, 0, 0, slots_read, rows)
+    }
+
+    fn read_displaced<'a>(
+        &self,
+        pin: &'a Pin,
+        only: Option<&'a Node<K>>,
+        mut word: u64,
+        mut sort_key: u64,
+        mut slots_read: usize,
+        rows: &mut Vec<Permits<'a, K>>,
+    ) -> Result<Option<Cursor>, OutOfMemory> {
+        loop {
+            if slots_read >= SLOTS_PER_PIECE || rows.len() >= ROWS_PER_PIECE {
+                return Ok(Some((DISPLACED, word, sort_key)));
+            }
+            let displaced = self.holders.displaced.lock();
+            let Some((next_word, next)) = displaced.from(word).next() else {
+                return Ok(None);
+            };
+            if *next_word > word {
+                (word, sort_key) = (*next_word, 0);
+            }
+            // SAFETY: slots are freed under this lock.
+            let slot = unsafe { next.0.as_ref() };
+            if let Some(sort_key) = slot.read(pin, only, sort_key, rows)? {
+                return Ok(Some((DISPLACED, word, sort_key)));
+            }
+            let Some(following) = word.checked_add(1) else {
+                return Ok(None);
+            };
+            slots_read += SLOTS_PER_DISPLACED;
+            (word, sort_key) = (following, 0);
+        }
     }
 }

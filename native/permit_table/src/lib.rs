@@ -23,7 +23,7 @@
 //!     the bucket     \ a process|                     holder.rs      a process
 //!     vector          \    |   /
 //!                     \  overflow.rs     further keys, and what other threads record for a process
-//!                      \  |              (read by reading.rs and walk.rs)
+//!                      \  |              (read by reading.rs and inspect.rs)
 //!     lazy_array.rs    sorted_list.rs     epochs.rs
 //!     arrays that      list without       when memory
 //!     grow by chunks   long pauses        can be freed
@@ -109,7 +109,6 @@ mod sweep;
 mod table;
 mod transfers;
 mod waits;
-mod walk;
 
 #[cfg(all(test, not(loom)))]
 #[path = "../tests/common/allocated.rs"]
@@ -122,6 +121,7 @@ pub use epochs::{pin, Pin};
 pub use epochs::{quiet_before, stamp};
 pub use holder::Holder;
 pub use incarnations::{Dismantle, Gate, Incarnations, Opening};
+pub use inspect::{Cursor, Piece};
 pub use keys::{Key, Query};
 pub use memory::{reserve, reserve_exact, OutOfMemory};
 pub use permit_count::{Acquired, Capacity, Demand};
@@ -133,4 +133,3 @@ pub use sweep::Progress;
 pub use table::{Table, Totals, Usage};
 pub use transfers::Given;
 pub use waits::{WaitRequest, Waited};
-pub use walk::Cursor;

@@ -49,8 +49,10 @@ const LANES_PER_STEP: usize = 16;
 const QUEUES_PER_PIECE: usize = 256;
 
 /// The queue of a key, as inspections see it.
-#[derive(Clone, Copy, Debug)]
-pub struct QueueInfo {
+#[derive(Debug)]
+pub struct QueueInfo<'a, K> {
+    /// The key.
+    pub key: &'a K,
     /// Requests that wait.
     pub waiting: usize,
     /// The identity word of the process that has waited longest.
@@ -395,7 +397,7 @@ impl<K, N: Notice> Queues<K, N> {
         &self,
         _pin: &'a Pin,
         (index, from): (usize, u64),
-        queues: &mut Vec<(&'a Node<K>, QueueInfo)>,
+        queues: &mut Vec<QueueInfo<'a, K>>,
     ) -> Result<Option<(usize, u64)>, OutOfMemory> {
         let Some(shard) = self.shards.get(index) else {
             return Ok(None);
@@ -408,14 +410,14 @@ impl<K, N: Notice> Queues<K, N> {
             }
             last = sort_key;
             if let Some((_, oldest)) = of.queue.oldest() {
-                let info = QueueInfo {
+                reserve(queues, 1)?;
+                queues.push(QueueInfo {
+                    // SAFETY: it has a queue (K6), and the shard is locked. The node lives as long as the pin.
+                    key: unsafe { &(*of.node.as_ptr()).key },
                     waiting: of.queue.len,
                     oldest: oldest.id,
                     since: oldest.since,
-                };
-                reserve(queues, 1)?;
-                // SAFETY: it has a queue (K6), and the shard is locked. The node lives as long as the pin.
-                queues.push((unsafe { &*of.node.as_ptr() }, info));
+                });
             }
         }
         Ok(Some((index + 1, 0)))

@@ -56,8 +56,9 @@ fn use_once(table: &Table<u64>, keys: Range<u64>) {
 /// The number of permits in use. Checks that the counts of the keys and the records of the holders agree.
 #[track_caller]
 fn permits(table: &Table<u64>) -> u64 {
-    let mut counted = 0;
-    let end = table.keys_after(0, usize::MAX, |_, in_use| counted += in_use);
+    let pin = pin();
+    let (keys, end) = table.keys_after(&pin, 0, usize::MAX).unwrap();
+    let counted = keys.iter().map(|(_, in_use)| in_use).sum();
     assert_eq!((end, table.usage().permits), (None, counted));
     counted
 }
@@ -320,7 +321,9 @@ fn k2_key_before_a_smaller_marked_one_is_reported_once() {
     let mut after = Some(0);
     for _ in 0..9 {
         let Some(start) = after else { break };
-        after = table.keys_after(start, 1, |key, _| reported.push(*key));
+        let (keys, next) = table.keys_after(&pin, start, 1).unwrap();
+        reported.extend(keys.into_iter().map(|(key, _)| *key));
+        after = next;
     }
     reported.sort_unstable();
     assert_eq!((reported, after), (vec![1, 5, 7, 8], None));
@@ -646,14 +649,13 @@ impl Scene {
 
     fn rows(&self) -> BTreeMap<(u64, u64), u64> {
         let mut rows = BTreeMap::new();
-        let mut add = |row: crate::Permits<'_, u64>| {
+        let pin = pin();
+        let (reported, next) = self.table.permits_from(&pin, Cursor::default()).unwrap();
+        assert_eq!(next, None);
+        for row in reported {
             let before = rows.insert((row.holder, *row.key), row.permits);
             assert_eq!(before, None, "reported twice");
-        };
-        assert_eq!(
-            self.table.permits_from(Cursor::default(), &mut add),
-            Ok(None)
-        );
+        }
         rows
     }
 

@@ -345,7 +345,8 @@ impl Pair {
                 .collect();
             assert_eq!(held(&self.table, self.process(number)), of_holder);
         }
-        let lines = lines(&self.table);
+        let pin = pin();
+        let lines = lines(&self.table, &pin);
         for (key, model) in (0..).zip(&self.model) {
             let line = lines
                 .get(&key)
@@ -395,7 +396,7 @@ impl Pair {
         self.die_all();
         assert_empty(&self.table);
         let usage = self.table.usage();
-        assert_eq!((usage.waiting, lines(&self.table).len()), (0, 0));
+        assert_eq!((usage.waiting, lines(&self.table, &pin()).len()), (0, 0));
         let totals = usage.totals;
         assert_eq!(totals.granted, totals.released + totals.released_by_death);
         memory_of(self.table)

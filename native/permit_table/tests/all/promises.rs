@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Given, NotHeld, OutOfMemory, Permits, Progress, Totals, Usage,
+    pin, Acquired, Capacity, Cursor, Given, NotHeld, OutOfMemory, Progress, Totals, Usage,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -342,9 +342,12 @@ fn keys_are_reported_once_across_pieces() {
         let mut pieces = 0;
         in_pieces(0, |start| {
             pieces += 1;
-            table.keys_after(start, limit, |key, out| {
+            let pin = pin();
+            let (keys, next) = table.keys_after(&pin, start, limit).unwrap();
+            for (key, out) in keys {
                 assert_eq!(reported.insert(key.number(), out), None);
-            })
+            }
+            next
         });
         assert!(reported
             .into_iter()
@@ -360,9 +363,11 @@ fn pieces_have_fewer_large_keys() {
     acquire_all(&table, holder(1), LARGE..LARGE + 9);
     let mut pieces = Vec::new();
     in_pieces(0, |start| {
-        pieces.push(0);
-        let visit = |_: &Name, _| *pieces.last_mut().unwrap() += 1;
-        table.keys_after(start, 3 * LARGE_BYTES / 1024, visit)
+        let pin = pin();
+        let piece = table.keys_after(&pin, start, 3 * LARGE_BYTES / 1024);
+        let (keys, next) = piece.unwrap();
+        pieces.push(keys.len());
+        next
     });
     assert_eq!(pieces, [3, 3, 3]);
 }
@@ -381,9 +386,10 @@ fn permits_are_reported_once_across_pieces() {
         assert_eq!(all_permits(&table), expected);
         let mut pieces = Vec::new();
         in_pieces(Cursor::default(), |start| {
-            pieces.push(0);
-            let visit = |_: Permits<'_, Name>| *pieces.last_mut().unwrap() += 1;
-            table.permits_from(start, visit).unwrap()
+            let pin = pin();
+            let (rows, next) = table.permits_from(&pin, start).unwrap();
+            pieces.push(rows.len());
+            next
         });
         pieces
     };
@@ -421,8 +427,7 @@ fn displaced_slots_are_searched_in_pieces() {
     let mut pieces = 0;
     in_pieces(Cursor::default(), |start| {
         pieces += 1;
-        let ignore = |_: Permits<'_, Name>| ();
-        table.holders_from(start, &NameQuery(2), ignore).unwrap()
+        table.holders_from(&pin(), start, &NameQuery(2)).unwrap().1
     });
     assert!(cfg!(miri) || pieces == 3, "{pieces} pieces");
     assert_eq!(holders_of(&table, 2), [((0, 2), 1)].into());
@@ -436,9 +441,9 @@ fn p1_key_in_slot_and_overflow_is_reported_once() {
     acquire_all(&table, holder(1), 0..keys);
     let mut ends = Vec::new();
     in_pieces(0, |start| {
-        let mut piece = Vec::new();
-        let visit = |row: Permits<'_, Name>| piece.push(row.key.number());
-        let next = table.held(holder(1), start, visit).unwrap();
+        let pin = pin();
+        let (rows, next) = table.held(&pin, holder(1), start).unwrap();
+        let piece: Vec<_> = rows.iter().map(|row| row.key.number()).collect();
         ends.extend(piece.first().into_iter().chain(piece.last()));
         next
     });
@@ -447,9 +452,10 @@ fn p1_key_in_slot_and_overflow_is_reported_once() {
         let permits = |of| if of == key { 2 } else { 1 };
         let expected = (0..keys).map(|key| (key, permits(key))).collect();
         assert_eq!(held(&table, holder(1)), expected);
-        let visit = |row: Permits<'_, Name>| assert_eq!(row.permits, 2);
-        let next = table.holders_from(Cursor::default(), &NameQuery(key), visit);
-        assert_eq!(next, Ok(None));
+        let pin = pin();
+        let read = table.holders_from(&pin, Cursor::default(), &NameQuery(key));
+        let (rows, next) = read.unwrap();
+        assert!(next.is_none() && rows.iter().all(|row| row.permits == 2));
         release(&table, holder(1), key).unwrap();
     }
 }
@@ -467,8 +473,11 @@ fn holder_after_one_that_dies_between_pieces_is_complete() {
     let mut rows = BTreeMap::<u64, u64>::new();
     let mut dead = None;
     in_pieces(Cursor::default(), |start| {
-        let visit = |row: Permits<'_, Name>| *rows.entry(row.holder - 1).or_default() += 1;
-        let next = table.permits_from(start, visit).unwrap();
+        let pin = pin();
+        let (piece, next) = table.permits_from(&pin, start).unwrap();
+        for row in piece {
+            *rows.entry(row.holder - 1).or_default() += 1;
+        }
         let is_inside = next.is_some_and(|(part, _, sort_key)| part == 1 && sort_key > 0);
         if is_inside && dead.is_none() {
             let first = *rows.keys().find(|number| **number > 0).unwrap();

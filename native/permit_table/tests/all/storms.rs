@@ -609,15 +609,14 @@ fn o3_inspections_and_totals_do_not_block_each_other() {
         // A process that dies during a walk can be reported by its slot and again by the slot that a giver has made.
         let all = || {
             in_pieces(Cursor::default(), |start| {
-                table.permits_from(start, |_| ()).unwrap()
+                table.permits_from(&pin(), start).unwrap().1
             })
         };
         let one = || {
             let number = number.load(Ordering::Relaxed);
             in_pieces(0, |start| {
-                table
-                    .held(displaced_holder(number, 1), start, |_| ())
-                    .unwrap()
+                let (pin, holder) = (pin(), displaced_holder(number, 1));
+                table.held(&pin, holder, start).unwrap().1
             });
         };
         scope.spawn(move || in_background(&usage));

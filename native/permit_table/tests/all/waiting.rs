@@ -4,8 +4,7 @@
 use crate::common::*;
 use equivalent::Equivalent;
 use permit_table::{
-    pin, Acquired, Capacity, Cursor, Demand, Given, NotHeld, OutOfMemory, Permits, Query,
-    QueueInfo, WaitEnd, Waited,
+    pin, Acquired, Capacity, Cursor, Demand, Given, NotHeld, OutOfMemory, Query, WaitEnd, Waited,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -334,7 +333,7 @@ fn p13_closing_ends_all_requests_in_pieces() {
         }
     }
     // What was collected is released. The holders keep their permits.
-    assert_eq!((permits(&table), lines(&table).len()), (20, 0));
+    assert_eq!((permits(&table), lines(&table, &pin()).len()), (20, 0));
     assert!((0..10).all(|key| acquire(&table, holder(2), key, 3) == Some(3)));
     table.reopen();
     must_wait(&table, &mailbox, 2, 0, 0, demand(2, 3));
@@ -969,9 +968,10 @@ fn inspection_reports_overflows_in_pieces() {
     // No piece is long.
     let mut pieces = Vec::new();
     in_pieces(Cursor::default(), |start| {
-        pieces.push(0);
-        let visit = |_: Permits<'_, Name>| *pieces.last_mut().unwrap() += 1;
-        table.permits_from(start, visit).unwrap()
+        let pin = pin();
+        let (rows, next) = table.permits_from(&pin, start).unwrap();
+        pieces.push(rows.len());
+        next
     });
     assert!(pieces.iter().all(|rows| *rows <= 4096 + 1024), "{pieces:?}");
     assert!(cfg!(miri) || pieces.len() > 5, "{pieces:?}");
@@ -984,13 +984,12 @@ fn inspection_reports_overflows_in_pieces() {
     let mut rows = BTreeSet::new();
     let mut is_first = true;
     in_pieces(Cursor::default(), |start| {
-        let visit = |row: Permits<'_, Name>| {
-            assert!(
-                rows.insert((row.holder - 1, row.key.number())),
-                "reported twice"
-            );
-        };
-        let next = table.permits_from(start, visit).unwrap();
+        let pin = pin();
+        let (piece, next) = table.permits_from(&pin, start).unwrap();
+        for row in piece {
+            let is_new = rows.insert((row.holder - 1, row.key.number()));
+            assert!(is_new, "reported twice");
+        }
         if mem::take(&mut is_first) {
             assert_eq!(die(&table, displaced_holder(4, 1)), keys);
         }
@@ -1011,11 +1010,12 @@ fn inspection_reports_the_queues_in_pieces() {
     let mut read = BTreeSet::new();
     let mut pieces = vec![];
     in_pieces((0, 0), |start| {
-        let before = read.len();
-        let visit =
-            |key: &Name, line: QueueInfo| assert!(line.waiting == 1 && read.insert(key.number()));
-        let next = table.queues_from(start, visit).unwrap();
-        pieces.push(read.len() - before);
+        let pin = pin();
+        let (queues, next) = table.queues_from(&pin, start).unwrap();
+        pieces.push(queues.len());
+        for line in queues {
+            assert!(line.waiting == 1 && read.insert(line.key.number()));
+        }
         next
     });
     assert_eq!(read.len() as u64, keys);
@@ -1063,8 +1063,12 @@ fn inspection_reports_keys_with_one_hash_in_one_piece() {
     (keys..2 * keys).for_each(|key| must_wait(&table, &mailbox, 2, key, key, demand(1, 0)));
     let mut seen = BTreeSet::new();
     in_pieces((0, 0), |start| {
-        let visit = |key: &Name, _| assert!(seen.insert(key.number()), "reported twice");
-        table.queues_from(start, visit).unwrap()
+        let pin = pin();
+        let (queues, next) = table.queues_from(&pin, start).unwrap();
+        for queue in queues {
+            assert!(seen.insert(queue.key.number()), "reported twice");
+        }
+        next
     });
     assert!(seen.into_iter().eq(0..2 * keys));
     let expected: BTreeMap<u64, u64> = (0..keys).map(|key| (key, 1)).collect();
@@ -1086,10 +1090,11 @@ fn inspection_reports_a_process_that_gets_a_slot_meanwhile() {
         let mut given = 0;
         let mut pieces = 0;
         in_pieces(Cursor::default(), |start| {
-            let visit = |row: Permits<'_, Name>| {
+            let pin = pin();
+            let (rows, next) = table.permits_from(&pin, start).unwrap();
+            for row in rows {
                 given += u64::from((row.holder - 1, row.key.number()) == (3, 5));
-            };
-            let next = table.permits_from(start, visit).unwrap();
+            }
             pieces += 1;
             acquire(&table, holder(3), 9999, 9).unwrap();
             if dies && given > 0 {

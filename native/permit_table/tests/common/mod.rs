@@ -14,7 +14,7 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use permit_table::{
     pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice, OutOfMemory,
-    Permits, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
+    Permits, Piece, Pin, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -138,10 +138,14 @@ pub fn in_pieces<C>(start: C, mut piece: impl FnMut(C) -> Option<C>) {
 pub struct Rows(BTreeMap<(u64, u64), u64>);
 
 impl Rows {
-    pub fn add(&mut self, row: Permits<'_, Name>) {
-        let (holder, key) = (row.holder - 1, row.key.number());
-        let before = self.0.insert((holder, key), row.permits);
-        assert_eq!(before, None, "reported twice");
+    /// Adds those of a piece, and returns the position of the next one.
+    pub fn add<T>(&mut self, (rows, next): Piece<Permits<'_, Name>, T>) -> Option<T> {
+        for row in rows {
+            let (holder, key) = (row.holder - 1, row.key.number());
+            let before = self.0.insert((holder, key), row.permits);
+            assert_eq!(before, None, "reported twice");
+        }
+        next
     }
 }
 
@@ -149,7 +153,7 @@ impl Rows {
 pub fn all_permits(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
     let mut rows = Rows::default();
     in_pieces(Cursor::default(), |start| {
-        table.permits_from(start, |row| rows.add(row)).unwrap()
+        rows.add(table.permits_from(&pin(), start).unwrap())
     });
     rows.0
 }
@@ -158,8 +162,8 @@ pub fn all_permits(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
 pub fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
     let mut rows = Rows::default();
     in_pieces(Cursor::default(), |start| {
-        let next = table.holders_from(start, &NameQuery(key), |row| rows.add(row));
-        next.unwrap()
+        let (pin, query) = (pin(), NameQuery(key));
+        rows.add(table.holders_from(&pin, start, &query).unwrap())
     });
     rows.0
 }
@@ -168,7 +172,7 @@ pub fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
 pub fn held(table: &Table<Name>, holder: Holder) -> BTreeMap<u64, u64> {
     let mut rows = Rows::default();
     in_pieces(0, |start| {
-        table.held(holder, start, |row| rows.add(row)).unwrap()
+        rows.add(table.held(&pin(), holder, start).unwrap())
     });
     let by_key = rows.0.into_iter();
     by_key.map(|((_, key), permits)| (key, permits)).collect()
@@ -294,14 +298,16 @@ pub fn waiting(table: &Table, key: u64) -> usize {
     table.waiting(&pin(), &NameQuery(key))
 }
 
-/// The queues of all keys, by key.
-pub fn lines(table: &Table) -> BTreeMap<u64, QueueInfo> {
+/// The queues of all keys, by key. The nodes are alive while the pin lasts.
+pub fn lines<'a>(table: &'a Table, pin: &'a Pin) -> BTreeMap<u64, QueueInfo<'a, Name>> {
     let mut lines = BTreeMap::new();
     in_pieces((0, 0), |start| {
-        let next = table.queues_from(start, |key, line| {
-            assert!(lines.insert(key.number(), line).is_none(), "reported twice");
-        });
-        next.unwrap()
+        let (queues, next) = table.queues_from(pin, start).unwrap();
+        for line in queues {
+            let before = lines.insert(line.key.number(), line);
+            assert!(before.is_none(), "reported twice");
+        }
+        next
     });
     lines
 }
@@ -382,7 +388,10 @@ pub fn count(table: &Table<Name>, key: u64) -> u64 {
 pub fn permits(table: &Table<Name>) -> u64 {
     let mut counted = 0;
     in_pieces(0, |start| {
-        table.keys_after(start, 64, |_, out| counted += out)
+        let pin = pin();
+        let (keys, next) = table.keys_after(&pin, start, 64).unwrap();
+        counted += keys.iter().map(|(_, out)| out).sum::<u64>();
+        next
     });
     assert_eq!(table.usage().permits, counted);
     counted

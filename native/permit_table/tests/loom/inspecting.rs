@@ -2,7 +2,7 @@
 
 use super::*;
 use common::*;
-use permit_table::{pin, Cursor, Permits};
+use permit_table::{pin, Cursor};
 use std::collections::BTreeMap;
 
 #[test]
@@ -52,13 +52,15 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
         let table = held_by_0([1]);
         // Creates the key, so that its holders can be read.
         acquire(&table, holder(1), 2, 2).unwrap();
-        let visit = |row: Permits<'_, Name>| {
-            assert!([2, 6].contains(&row.holder), "holder 0 never held key 2");
-            assert_eq!(row.permits, 1);
+        let read = move |t: &Table<_>| {
+            let pin = pin();
+            let read = t.holders_from(&pin, Cursor::default(), &NameQuery(2));
+            for row in read.unwrap().0 {
+                assert!([2, 6].contains(&row.holder), "holder 0 never held key 2");
+                assert_eq!(row.permits, 1);
+            }
         };
-        let read = move |t: &Table<_>| t.holders_from(Cursor::default(), &NameQuery(2), visit);
-        let (read, ()) = first.two(&table, read, take_over(0, 2));
-        read.unwrap();
+        first.two(&table, read, take_over(0, 2));
     });
 }
 
@@ -66,10 +68,13 @@ fn h1_holders_of_a_key_while_a_slot_changes_hands() {
 fn h1_permits_of_one_while_its_slot_changes_hands() {
     model(2, 3, |first| {
         let table = held_by_0([1]);
-        let visit = |row: Permits<'_, Name>| assert_eq!((row.key.number(), row.permits), (1, 1));
-        let read = move |t: &Table<_>| t.held(holder(0), 0, visit);
-        let (read, ()) = first.two(&table, read, take_over(0, 2));
-        read.unwrap();
+        let read = move |t: &Table<Name>| {
+            let pin = pin();
+            for row in t.held(&pin, holder(0), 0).unwrap().0 {
+                assert_eq!((row.key.number(), row.permits), (1, 1));
+            }
+        };
+        first.two(&table, read, take_over(0, 2));
     });
 }
 
