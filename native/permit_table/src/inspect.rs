@@ -86,8 +86,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         reserved.map(|()| (keys, next))
     }
 
-    /// What all holders have, from the cursor on. A piece covers about 65,000 slots (a displaced one counts as
-    /// 16), or some 4,000 keys if these come first. The rows of one holder follow each other, and may continue in the next piece.
+    /// What all holders have, from the cursor on. A piece covers about 65,000 slots (a displaced one counts as 16), or
+    /// some 4,000 keys if these come first. The rows of one holder follow each other, and may continue in the next one.
     ///
     /// # Errors
     /// [`OutOfMemory`].

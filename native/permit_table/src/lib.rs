@@ -70,16 +70,6 @@
 //! assert_eq!(table.count(&pin, &db), 0);
 //! # Ok::<(), OutOfMemory>(())
 //! ```
-//!
-//! # Dependencies
-//!
-//! - `ahash`: a keyed hash that resists crafted collisions, at a few nanoseconds for short keys. Keys can come from
-//!   untrusted senders.
-//! - `crossbeam-utils`: `CachePadded` knows, per platform, the distance at which cache lines affect each other.
-//! - `equivalent`: lookups by a borrowed form of a key.
-//! - `parking_lot`: one-word locks without poisoning, for rarely used data: the sweep, displaced slots, lists of
-//!   holders of many keys.
-//! - `libc`: `membarrier(2)`.
 
 #![deny(missing_docs)]
 
