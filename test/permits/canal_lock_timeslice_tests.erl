@@ -45,7 +45,7 @@ idle() ->
     [?assertNot(enough(reductions(fun() -> canal_lock_nif:sweep_step(Handle, 256) end), 256)) || _ <- [1, 2, 3, 4]],
     ok = canal_lock_nif:close(Handle).
 
-%% The VM has one scheduler. If freeing blocked it, the other process would run only afterwards.
+%% The VM has one scheduler. If freeing blocked it, the other process would run at most twice before it ends.
 free_keys() ->
     Yields = test_setup:in_a_vm(["+S", "1:1"], fun() ->
         Handle = opened(),
@@ -60,7 +60,7 @@ free_keys() ->
         end),
         receive freeing -> yields_before_freed(0) end
     end),
-    ?assert(Yields > 1000).
+    ?assert(Yields > 10).
 
 yields_before_freed(Yields) ->
     receive
