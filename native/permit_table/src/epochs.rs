@@ -30,8 +30,6 @@
 //! `barrier.rs` has both halves of the barrier. Without `membarrier`, both sides use a full fence. While the kernel
 //! refuses the barrier, nothing is freed. The models run with either kind.
 //!
-//! # Why not a crate
-//!
 //! A pair of calls with pins of crossbeam-epoch or seize took 16 ns more (docs/performance.md, "What was dropped"), and
 //! those crates free memory inside the calls. Here only the sweep and the manager of a closed table free.
 

@@ -201,12 +201,6 @@ impl<K> Holders<K> {
         }
     }
 
-    /// Whether a process has a slot. A process that had one and has none any more is dead, and holds nothing. Waits
-    /// like [`Holders::search`].
-    pub(crate) fn has(&self, holder: Holder) -> bool {
-        self.search(holder, Slot::holder).is_ok()
-    }
-
     /// The number of processes that hold permits, these permits, and the permits released so far, also by processes
     /// that have died since. Walks over the slots, one cache line each. Exact if no call is running.
     pub(crate) fn sums(&self) -> (usize, u64, u64) {

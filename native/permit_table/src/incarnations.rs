@@ -237,16 +237,11 @@ impl<T: Dismantle> Opening<T> {
     }
 
     /// Opens an incarnation, and closes the previous one ([`Opening::replaced`]).
-    pub fn open(self, opened: T) {
-        let Self {
-            mut closed,
-            keep,
-            gate,
-        } = self;
-        let target = gate.0.clone();
+    pub fn open(mut self, opened: T) {
+        let target = self.gate.0.clone();
         let incarnation = Arc::new(Incarnation {
-            gate,
-            kept: keep,
+            gate: self.gate,
+            kept: self.keep,
             opened,
         });
         let fresh = Arc::into_raw(incarnation).cast_mut();
@@ -257,7 +252,7 @@ impl<T: Dismantle> Opening<T> {
         // SAFETY: it was open until now, so it is alive, and stays alive while this thread has the lock (I5).
         let previous = unsafe { previous.as_ref() };
         if let Some(previous) = previous {
-            previous.gate.0.clone().close(&mut closed, |_| ());
+            previous.gate.0.clone().close(&mut self.closed, |_| ());
         }
     }
 }

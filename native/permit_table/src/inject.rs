@@ -94,13 +94,10 @@ mod armed {
 
     /// Injects the failure after `grants` places of its kind have succeeded.
     pub fn arm(failure: Failure, grants: usize) {
-        let (failure, hits) = (Some(failure), 0);
-        let armed = Plan {
-            failure,
-            grants,
-            hits,
-        };
-        with_plan(|plan| *plan = armed);
+        with_plan(|plan| {
+            plan.failure = Some(failure);
+            (plan.grants, plan.hits) = (grants, 0);
+        });
     }
 
     /// Ends the injection. Returns how many failures were injected.

@@ -104,7 +104,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// Whether a process that was reported as a holder still has a slot. If not, it has died since, and its permits
     /// have been released.
     pub fn knows(&self, holder: Holder) -> bool {
-        self.holders.has(holder)
+        self.holders.search(holder, Slot::holder).is_ok()
     }
 
     /// As [`Table::permits_from`], for one key only.

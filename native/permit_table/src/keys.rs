@@ -93,10 +93,8 @@ pub(crate) const UNLINKED: u8 = 0;
 /// A thread is linking it. Lookups use its parent.
 pub(crate) const LINKING: u8 = 1;
 pub(crate) const LINKED: u8 = 2;
-/// Being unlinked, or unlinked for good, with the rest of its chunk to follow. Lookups use its parent.
+/// Being unlinked, or not in the list for good, with the rest of its chunk to follow. Lookups use its parent.
 pub(crate) const LEAVING: u8 = 3;
-/// Removed for good without ever having been in the list.
-pub(crate) const CLOSED: u8 = 4;
 
 /// A key with its word. It has 64 bytes if the key has 40, and shares a cache line with no other node.
 #[repr(C, align(64))]

@@ -23,7 +23,7 @@
 use crate::epochs::{self, Pin};
 use crate::inject;
 use crate::keys::{
-    cost_of_freeing, parent, Head, Key, Keys, Link, Node, CHUNK, CLOSED, LEAVING, LINKED, LINKING,
+    cost_of_freeing, parent, Head, Key, Keys, Link, Node, CHUNK, LEAVING, LINKED, LINKING,
     MIN_BITS, UNITS_PER_CHUNK, UNLINKED,
 };
 use crate::memory::{free, reserve};
@@ -285,11 +285,10 @@ impl<K: Key> Sweep<K> {
     fn close(pin: &Pin, keys: &Keys<K>, head: &Head) -> Result<(), Retry> {
         loop {
             match head.state() {
-                CLOSED => return Ok(()),
                 LINKING => return Err(Retry),
-                UNLINKED => {
-                    head.change(UNLINKED, CLOSED);
-                }
+                // It is not visited again: nothing can panic before the next head.
+                UNLINKED if head.change(UNLINKED, LEAVING) => return Ok(()),
+                UNLINKED => {}
                 state => {
                     // First block new searches from entering by it. Searches that already have entered find what was
                     // there at that time. It can be LEAVING because a step panicked.

@@ -170,7 +170,7 @@ fn k3_head_being_linked_is_closed_later() {
     assert!(Sweep::close(&pin, &keys, head).is_err());
     assert!(head.change(LINKING, UNLINKED));
     assert!(Sweep::close(&pin, &keys, head).is_ok());
-    assert_eq!(head.state(), CLOSED);
+    assert_eq!(head.state(), LEAVING);
 }
 
 /// The caller accounts for all units spent, including indivisible work beyond the budget.

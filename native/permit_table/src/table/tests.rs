@@ -139,8 +139,7 @@ fn p9_failure_anywhere_in_a_call_changes_nothing() {
                     assert_eq!(state(key), before);
                     let home = table.holders.find(me());
                     let displaced = home.map_or(0, |home| home.displaced.load(Relaxed));
-                    let displaced_slots =
-                        [3, 4].map(|word| table.holders.has(self::holder(word, 0)));
+                    let displaced_slots = [3, 4].map(|word| table.knows(self::holder(word, 0)));
                     assert_eq!(displaced, displaced_slots.map(u32::from).iter().sum());
                 },
             );
