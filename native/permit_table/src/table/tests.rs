@@ -7,7 +7,7 @@ use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
 use crate::permit_count::Capacity;
 use crate::queues::WaitEnd;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::{sized, Ordering::Relaxed};
 use crate::transfers::Given;
 use crate::waits::{WaitRequest, Waited};
 use crate::Cursor;
@@ -447,7 +447,7 @@ fn p8_step_after_a_panic_completes_the_sweep() {
         acquire(&table, me(), 1).unwrap();
         assert_eq!(allocated(), bytes + 64, "only the new node is added");
     }
-    assert!(panics > 100, "{panics} panics");
+    assert!(panics > sized(0, 40, 100), "{panics} panics");
 }
 
 /// P8, P9: if a panic interrupts the unlinking of a head, it is completed before the chunk of the head is removed.
@@ -874,7 +874,8 @@ fn p9_failure_anywhere_in_a_wait_or_a_grant_loses_nothing() {
             scene.end(unsatisfiable)
         };
         for failure in [Failure::Allocation, Failure::Memory, Failure::Panic] {
-            for grants in 0.. {
+            // An interpreter takes half an hour for all.
+            for grants in (0..).step_by(sized(1, 9, 1)) {
                 let scene = Scene::new();
                 let before = scene.state();
                 arm(failure, grants);
@@ -916,7 +917,9 @@ fn p9_failure_anywhere_in_a_wait_or_a_grant_loses_nothing() {
         }
     }
     assert!(
-        failures.values().all(|failures| *failures > 40),
+        failures
+            .values()
+            .all(|failures| *failures > sized(0, 7, 40)),
         "{failures:?}"
     );
 }
