@@ -1,5 +1,5 @@
-//! The NIFs of the manager, which open, sweep and close a table, and free what is no longer in use; and those of the
-//! proxies that it starts.
+//! The NIFs that the manager calls: they open, sweep and close a table, and free what no call can reach. `represent`
+//! and `proxy_of` are for proxies.
 
 use crate::enif::{self, CallEnv};
 use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};

@@ -411,8 +411,8 @@ fn permits_are_reported_once_across_pieces() {
     assert!(pieces.iter().all(|rows| *rows <= 4096), "{pieces:?}");
 }
 
-/// A piece has a limited number of displaced slots, also if nobody there holds the key. Every process that was given a
-/// permit before its first acquire has one.
+/// A piece reads a limited number of displaced slots, even if none of their processes holds the key. A process has such
+/// a slot if another process gave it a permit before its first acquire.
 #[test]
 fn displaced_slots_are_searched_in_pieces() {
     let table = Table::new(16).unwrap();
