@@ -19,8 +19,8 @@ defmodule CanalLock do
   @type buckets :: non_neg_integer
 
   @typedoc """
-  `:max_per`, a positive integer, is required. It is shown by `info/0` and limits nothing: each call passes its own.
-  With `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
+  `:max_per`, a positive integer, is shown by `info/0` and limits nothing: each call passes its own. With
+  `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
   `:sweep_interval_ms` (default 5000) is the interval of the sweep in milliseconds. An idle key is reclaimed after two
   intervals. `:max_waiting` (default 100000) is the largest number of requests that wait, of all keys together.
   """
@@ -46,57 +46,45 @@ defmodule CanalLock do
   @type info :: :canal_lock.info()
 
   @doc """
-  The child specification of a manager, for a supervisor. The manager is always restarted, and keeps its table when it
-  crashes. Takes the options of `start_link/1`; `:keep_on_crash` is `true` by default here. Raises `ArgumentError` if
-  an option is wrong.
+  A child specification, for `CanalLock` and `{CanalLock, options}` in a supervision tree. It is needed only if the
+  application does not open the table (`config :canal_lock, start: false`), or to keep the table open when the
+  application stops. Options are `t:option/0`; `:keep_on_crash` is `true` by default here. If the manager crashes, the
+  child's own supervisor restarts it, up to 10 times in 10 seconds. Raises `ArgumentError` if an option is wrong.
 
-      iex> CanalLock.child_spec(max_per: 3).start
-      {CanalLock, :start_link, [[max_per: 3, keep_on_crash: true]]}
+      iex> %{id: CanalLock, type: :supervisor} = CanalLock.child_spec([])
+      iex> {:ok, supervisor} = Supervisor.start_link([CanalLock], strategy: :one_for_one)
+      iex> Supervisor.stop(supervisor)
+      :ok
   """
   @spec child_spec([option]) :: Supervisor.child_spec()
-  def child_spec(options) do
-    {max_per, others} = validated(options)
-    others = Map.put_new(others, :keep_on_crash, true)
-
-    %{
-      id: __MODULE__,
-      start: {__MODULE__, :start_link, [[{:max_per, max_per} | Map.to_list(others)]]},
-      modules: [:canal_lock_manager]
-    }
-  end
+  def child_spec(options \\ []), do: :canal_lock_starter.child_spec(__MODULE__, start_options(options))
 
   @doc """
-  Starts the manager, linked to the caller and registered as `:canal_lock`. A node has one manager. Options are
-  `t:option/0`. The table is empty at first, unless a manager has left its table: see `:canal_lock.start_link/2`.
-  Answers `{:error, {:already_started, pid}}` if a manager runs. Raises `ArgumentError` if an option is wrong.
+  Opens the table of this node, and keeps it open while the started process lives. The application does this when it
+  starts. The first process to be started is the manager, registered as `:canal_lock`; when it ends, another one goes on
+  with the same table. Options are `t:option/0`. Of each option, the first value that a start has given is in force. The
+  table is empty at first, unless a manager has left its table: see `:canal_lock.start_link/1`. Raises `ArgumentError`
+  if an option is wrong.
 
-      iex> {:error, {:already_started, manager}} = CanalLock.start_link(max_per: 3)
-      iex> manager == Process.whereis(:canal_lock)
-      true
+      iex> {:ok, another} = CanalLock.start_link()
+      iex> another == Process.whereis(:canal_lock)
+      false
 
       iex> CanalLock.start_link(max_per: 0)
       ** (ArgumentError) the option :max_per must be a positive integer, got: 0
-
-      iex> CanalLock.start_link(sweep_interval_ms: 1000)
-      ** (ArgumentError) the option :max_per is missing; it must be a positive integer
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
-  def start_link(options) do
-    {max_per, others} = validated(options)
-    :canal_lock.start_link(max_per, others)
-  end
+  def start_link(options \\ []), do: :canal_lock.start_link(start_options(options))
 
-  defp validated(options) do
-    rules = [{:max_per, {:required, :positive}} | :canal_lock_errors.start_options()]
-
-    options
-    |> CanalLock.Options.validate!(Keyword.keys(rules), "[max_per: 3]", &:canal_lock_errors.wrong_option(rules, &1))
-    |> Map.pop!(:max_per)
+  defp start_options(options) do
+    rules = :canal_lock_errors.start_options()
+    wrong_option = &:canal_lock_errors.wrong_option(rules, &1)
+    CanalLock.Options.validate!(options, Keyword.keys(rules), "[max_per: 3]", wrong_option)
   end
 
   @doc """
-  Stops the manager and closes the table. All permits are void, and calls raise until the next start. If the manager
-  has a supervisor, the supervisor restarts it with an empty table. Exits with `:noproc` if no manager runs.
+  Closes the table for all who have opened it. All permits are void, and calls raise until the next start. No supervisor
+  of canal_lock opens it again. Exits with `:noproc` if no manager runs.
   """
   @spec stop() :: :ok
   defdelegate stop(), to: :canal_lock

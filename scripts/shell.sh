@@ -22,4 +22,4 @@ canal_lock is started. Some calls to try:
 
 END
 exec env ERL_LIBS="$libraries${ERL_LIBS:+:$ERL_LIBS}" \
-  erl -canal_lock max_per 3 -eval '{ok, _} = application:ensure_all_started(canal_lock)'
+  erl -eval '{ok, _} = application:ensure_all_started(canal_lock)'

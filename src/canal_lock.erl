@@ -41,7 +41,7 @@
     ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request)))
 ).
 
--export([start_link/1, start_link/2, child_spec/1, stop/0]).
+-export([start_link/0, start_link/1, start_link/2, child_spec/0, child_spec/1, stop/0]).
 -export([acquire/3, acquire/4, release/1, release/2, release/3, with_permit/4, with_permit/5]).
 -export([request/3, request/4, cancel/1, resize/3, waiting/1]).
 -export([give/2, give/3]).
@@ -57,12 +57,16 @@
 %% in memory until the key is reclaimed.
 
 -type options() :: #{
-    keep_on_crash => boolean(), sweep_interval_ms => pos_integer(), max_waiting => non_neg_integer()
+    max_per => pos_integer(),
+    keep_on_crash => boolean(),
+    sweep_interval_ms => pos_integer(),
+    max_waiting => non_neg_integer()
 }.
-%% `keep_on_crash' (default `false'): if the manager crashes, the table stays open, with its counts and holders and
-%% their monitors. The next manager that is started with this option adopts it. `sweep_interval_ms' (default 5000): the
-%% interval of the sweep, in milliseconds. An idle key is reclaimed after two intervals. `max_waiting' (default 100000):
-%% the largest number of requests that wait, of all keys together. Beyond that, a call that would wait answers `full'.
+%% `max_per' (no default) is shown by {@link info/0} and limits nothing: each call passes its own. `keep_on_crash'
+%% (default `false'): if the manager crashes, the table stays open, with its counts and holders and their monitors. The
+%% next manager that is started with this option adopts it. `sweep_interval_ms' (default 5000): the interval of the
+%% sweep, in milliseconds. An idle key is reclaimed after two intervals. `max_waiting' (default 100000): the largest
+%% number of requests that wait, of all keys together. Beyond that, a call that would wait answers `full'.
 
 -type wait_options() :: #{
     timeout_ms => timeout(), permits => pos_integer(), max_waiting => non_neg_integer() | infinity
@@ -78,7 +82,7 @@
 %% `permits' (default 1): how many permits, all or none.
 
 -type info() :: #{
-    max_per := pos_integer(),
+    max_per := pos_integer() | undefined,
     keys := non_neg_integer(),
     permits := non_neg_integer(),
     holders := non_neg_integer(),
@@ -95,7 +99,7 @@
     timed_out := non_neg_integer(),
     transferred := non_neg_integer()
 }.
-%% The state of the table: `max_per', the `MaxPer' that the manager was started with; `keys' in the table, including
+%% The state of the table: `max_per', the first that a start has given, or `undefined'; `keys' in the table, including
 %% idle keys that are not reclaimed yet; `permits' in use, of all keys together; `holders', the processes that
 %% hold them; `waiting', the requests that wait; and `memory', the bytes that the native library has allocated, with
 %% closed tables that are not freed yet. `barriers_refused' counts the memory barriers that the operating system has
@@ -122,54 +126,66 @@
 %% number of rows of each list. `show': formats a key, a pid, a name or a function. Without it, or if it
 %% fails, terms are formatted as by `~p' of `io:format/2'.
 
-%% @equiv start_link(MaxPer, #{})
--spec start_link(MaxPer :: pos_integer()) -> {ok, pid()} | {error, term()}.
-start_link(MaxPer) ->
-    ?CHECKED([MaxPer], canal_lock_manager:start_link(MaxPer, #{})).
+%% @equiv start_link(#{})
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() ->
+    canal_lock_manager:start_link(#{}).
 
-%% @doc Starts the manager, linked to the caller and registered as `canal_lock'.
+%% @doc Opens the table of this node, and keeps it open while the started process lives.
 %%
-%% `MaxPer', a positive integer, is the number of permits of a bucket. It is shown by {@link info/0} and limits nothing:
-%% each call passes its own. `Options' is a map; see {@type options()}.
+%% The application does this when it starts. Call it where the application does not run, such as in a plain shell, or
+%% use {@link child_spec/1}. The argument is a map, see {@type options()}, or only its `max_per'.
+%%
+%% The first process to be started is the <em>manager</em>, registered as `canal_lock'. Others wait until the manager
+%% ends; then one of them goes on with the same table. So several applications of a node can call this. Of each option,
+%% the first value that a start has given is in force. If a later start gives another one, it has no effect, and a
+%% warning is logged.
 %%
 %% The table is empty at first, unless `keep_on_crash' is `true' and a manager with this option has crashed. Then the
-%% new manager adopts its table. In any other case, the permits of an earlier manager are void: a death or a late
-%% release of their holders changes nothing.
+%% new manager adopts its table. In any other case, the permits of an earlier table are void: a death or a late release
+%% of their holders changes nothing.
 %%
-%% The table is closed when the manager shuts down cleanly (`stop/0', or an exit with `normal', `shutdown' or
-%% `{shutdown, _}'), and when a manager without `keep_on_crash' crashes. A manager without `keep_on_crash' does not trap
-%% exits, so it outlives a parent that exits with `normal'. A manager with `keep_on_crash' traps exits and exits with
-%% its parent. While a kept table has no manager, local calls work, calls from other nodes exit with `noproc', and idle
-%% keys are not reclaimed.
+%% The table is closed by {@link stop/0}; when the last of these processes shuts down cleanly (an exit with `normal',
+%% `shutdown' or `{shutdown, _}'); and when the last one crashes without `keep_on_crash'. A process without
+%% `keep_on_crash' does not trap exits, so it outlives a parent that exits with `normal'. A process with
+%% `keep_on_crash' traps exits and exits with its parent. While a kept table has no manager, local calls work, calls
+%% from other nodes exit with `noproc', and idle keys are not reclaimed.
 %%
-%% Answers `{error, {already_started, Pid}}' if a manager runs, and leaves its table alone. Answers
-%% `{error, {nif_not_loaded, Text}}' if the native library does not load. `Text', a binary, names the file, the reason,
-%% and the command that builds it. Raises `badarg' if an argument is wrong.
+%% Answers `{error, {nif_not_loaded, Text}}' if the native library does not load. `Text', a binary, names the file, the
+%% reason, and what to do. Raises `badarg' if an argument is wrong.
+-spec start_link(MaxPer :: pos_integer() | options()) -> {ok, pid()} | {error, term()}.
+start_link(MaxPerOrOptions) ->
+    ?CHECKED([MaxPerOrOptions], canal_lock_manager:start_link(start_options(MaxPerOrOptions))).
+
+%% @doc As {@link start_link/1}, with `max_per' beside the other options.
 -spec start_link(MaxPer :: pos_integer(), options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPer, Options) ->
-    ?CHECKED([MaxPer, Options], canal_lock_manager:start_link(MaxPer, Options)).
+    ?CHECKED([MaxPer, Options], canal_lock_manager:start_link(start_options({MaxPer, Options}))).
 
-%% @doc The child specification of a manager, for a supervisor. The manager is always restarted, and keeps its table
-%% when it crashes unless the options set `keep_on_crash' to `false'.
+start_options({MaxPer, Options}) -> Options#{max_per => MaxPer};
+start_options(Options) when is_map(Options) -> Options;
+start_options(MaxPer) -> #{max_per => MaxPer}.
+
+%% @equiv child_spec(#{})
+-spec child_spec() -> supervisor:child_spec().
+child_spec() ->
+    child_spec(#{}).
+
+%% @doc A child specification for a supervisor: a process of {@link start_link/1} with a supervisor of its own.
 %%
-%% In Erlang the child is `canal_lock:child_spec(3)', in Elixir `{CanalLock, max_per: 3}'. With options, the argument is
-%% `{3, #{sweep_interval_ms => 1000}}'. Raises `badarg' if it is wrong.
--spec child_spec(MaxPer | {MaxPer, options()}) -> supervisor:child_spec() when MaxPer :: pos_integer().
+%% It is needed only if the application does not open the table (`{start, false}' in its environment), or to keep the
+%% table open when the application stops. `keep_on_crash' is `true' by default here. If the manager crashes, the child's
+%% own supervisor restarts it, up to 10 times in 10 seconds.
+%%
+%% The argument is a map of options, `MaxPer', or `{MaxPer, Options}'. Raises `badarg' if it is wrong. In Elixir, the
+%% child is `CanalLock'.
+-spec child_spec(MaxPer | {MaxPer, options()} | options()) -> supervisor:child_spec() when MaxPer :: pos_integer().
 child_spec(Argument) ->
-    ?CHECKED([Argument], child(Argument)).
+    ?CHECKED([Argument], canal_lock_starter:child_spec(canal_lock, start_options(Argument))).
 
-child({MaxPer, Options}) ->
-    #{
-        id => canal_lock,
-        start => {canal_lock, start_link, [MaxPer, maps:merge(#{keep_on_crash => true}, Options)]},
-        modules => [canal_lock_manager]
-    };
-child(MaxPer) ->
-    child({MaxPer, #{}}).
-
-%% @doc Stops the manager and closes the table. All permits are void, and calls raise until the next start. If the
-%% manager has a supervisor, the supervisor restarts it with an empty table. Exits with `noproc' if no manager runs; a
-%% kept table stays open then.
+%% @doc Closes the table for all who have opened it. All permits are void, and calls raise until the next start. All
+%% processes of {@link start_link/1} end with `normal', and the supervisors of {@link child_spec/1} and of the
+%% application do not restart them. Exits with `noproc' if no manager runs; a kept table stays open then.
 -spec stop() -> ok.
 stop() ->
     canal_lock_manager:stop().

@@ -11,7 +11,7 @@
 -export([reason/1, arguments/2, explain/1, wrong/2, format_error/2]).
 %% For canal_lock_quorum_errors, and for options of Elixir and of the application.
 -export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2]).
--export([start_options/0, view_options/0, wait_options/0, request_options/0, permits_options/0]).
+-export([environment/0, start_options/0, view_options/0, wait_options/0, request_options/0, permits_options/0]).
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
@@ -26,7 +26,8 @@
 
 %% What a value must be: a kind that `requirement/2' or `wrong_argument/3' knows, or a function that returns a
 %% requirement. `Must' completes the sentence "X must ...".
--type kind() :: atom() | {function, arity()} | {options | timeout_or, [option()]} | fun((term()) -> requirement()).
+-type kind() ::
+    atom() | {function, arity()} | {options | timeout_or | max_per_or, [option()]} | fun((term()) -> requirement()).
 -type requirement() :: {IsMet :: boolean(), Must :: iodata()}.
 
 -type option() :: {Name :: atom(), kind() | {required, kind()}}.
@@ -71,7 +72,7 @@ format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
 %% canal_lock_quorum_errors explains.
 -spec explain(cause()) -> binary().
 explain(not_started) ->
-    <<"canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor">>;
+    <<"canal_lock is not started on this node: start the application, or call canal_lock:start_link/0">>;
 explain(system_limit) ->
     <<"there is not enough memory, or the key is larger than half a gigabyte; nothing has changed: free memory and "
       "repeat the call, or use a smaller key">>;
@@ -89,8 +90,8 @@ explain(version_mismatch) ->
 wrong(Function, Arguments) ->
     wrong_arguments(expected(Function, length(Arguments)), Arguments).
 
-expected(start_link, 1) -> [{"MaxPer", positive}];
-expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, start_options()}}];
+expected(start_link, 1) -> [{"MaxPer", {max_per_or, start_options()}}];
+expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, start_options() -- [{max_per, positive}]}}];
 expected(child_spec, 1) -> [{"MaxPer", child}];
 expected(acquire, 3) -> [any, {"MaxPer", count}, {"Buckets", count}];
 expected(acquire, 4) -> expected(acquire, 3) ++ [{"TimeoutOrOptions", {timeout_or, wait_options()}}];
@@ -113,9 +114,14 @@ expected(release_on, 3) -> [{"Node", node} | expected(release, 2)];
 expected(top, 1) -> [{"Options", {options, view_options()}}];
 expected(_, Arity) -> lists:duplicate(Arity, any).
 
+%% Of the application.
+-spec environment() -> [option()].
+environment() ->
+    [{start, boolean} | start_options()].
+
 -spec start_options() -> [option()].
 start_options() ->
-    [{keep_on_crash, boolean}, {sweep_interval_ms, positive_ms}, {max_waiting, count}].
+    [{max_per, positive}, {keep_on_crash, boolean}, {sweep_interval_ms, positive_ms}, {max_waiting, count}].
 
 %% Of a call that may wait.
 -spec wait_options() -> [option()].
@@ -142,10 +148,12 @@ wrong_arguments(Expected, Arguments) ->
 
 wrong_argument(_Name, {options, Known}, Options) ->
     [option_text(Wrong, Options) || Wrong <- [wrong_option(Known, Options)], Wrong =/= none];
-wrong_argument(Name, {timeout_or, Known}, Options) when is_map(Options) ->
+wrong_argument(Name, {Or, Known}, Options) when is_map(Options), Or =/= options ->
     wrong_argument(Name, {options, Known}, Options);
 wrong_argument(_Name, child, {MaxPer, Options}) ->
     lists:sublist(maps:values(wrong(start_link, [MaxPer, Options])), 1);
+wrong_argument(Name, child, Options) when is_map(Options) ->
+    wrong_argument(Name, {options, start_options()}, Options);
 wrong_argument(Name, Kind, Value) ->
     [text(Name, Must, Value) || {false, Must} <- [requirement(Kind, Value)]].
 
@@ -156,7 +164,8 @@ text(Name, Must, Value) ->
 %% Whether a value is what it must be.
 -spec requirement(kind(), term()) -> requirement().
 requirement(positive, N) -> {is_integer(N) andalso N > 0, "be a positive integer"};
-requirement(child, N) -> {is_integer(N) andalso N > 0, "be a positive integer or a tuple {MaxPer, Options}"};
+requirement(child, N) -> {is_integer(N) andalso N > 0, "be a positive integer, a map of options, or {MaxPer, Options}"};
+requirement({max_per_or, _}, N) -> {is_integer(N) andalso N > 0, "be a positive integer or a map of options"};
 requirement(count, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integer"};
 requirement(positive_ms, N) -> {is_ms(N) andalso N > 0, "be a positive integer below 2^32 (milliseconds)"};
 requirement(ms, N) -> {is_ms(N), "be a non-negative integer below 2^32 (milliseconds)"};

@@ -1,16 +1,25 @@
 %% @private
-%% Manages the table: opens and closes it, reclaims idle keys, and starts the proxies of holders on other nodes. It
-%% decides no local acquire or release.
+%% The processes that keep the table of this node open. The one that is registered as `canal_lock' is the manager: it
+%% opens and closes the table, reclaims idle keys, and starts the proxies of holders on other nodes. It decides no local
+%% acquire or release. The others are its standbys. When the manager ends, one of them takes over, with the same table.
 %%
-%% Without `keep_on_crash' the manager does not trap exits: as that of the original `canal_lock', it outlives a parent
-%% that exits with `normal'. If it dies without `terminate/2', the native library, which monitors it, closes the table.
-%% With `keep_on_crash' it traps exits, to distinguish a clean shutdown, which closes the table, from a crash, which
-%% leaves the table to the next manager.
+%% ```
+%%   start_link ---- the name is free -----------------------------> manager ----> ends, with standbys: keeps the table
+%%        |                                                             ^  |               alone: closes it, or keeps it
+%%        '--------- the name is taken ---> standby ---> DOWN: the name '  |               after a crash, if it was
+%%                   (join)                    ^                is free    |               started with keep_on_crash
+%%                                             '------ stop/0 ends all ----'
+%% '''
+%%
+%% Without `keep_on_crash' the process does not trap exits: as the manager of the original `canal_lock', it outlives a
+%% parent that exits with `normal'. If the manager dies without `terminate/2', the native library, which monitors it,
+%% closes the table unless it is kept. It is kept while there are standbys. With `keep_on_crash' it is always kept, and
+%% the process traps exits, to distinguish a clean shutdown, which closes the table, from a crash.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).
 
--export([start_link/2, stop/0, sweep/0]).
+-export([start_link/1, stop/0, sweep/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, code_change/3]).
 -export([format_status/1]).
 
@@ -18,7 +27,7 @@
 
 %% An idle key is reclaimed after two intervals of the sweep. The interval is short enough to free the memory of a burst
 %% of keys soon, and long compared with a sweep of a million keys (about 0.2 s).
--define(DEFAULTS, #{keep_on_crash => false, sweep_interval_ms => 5000, max_waiting => 100_000}).
+-define(DEFAULTS, #{max_per => undefined, sweep_interval_ms => 5000, max_waiting => 100_000}).
 
 %% Keys that one step of the sweep checks or frees: 0.05 to 0.1 ms, depending on the CPU caches. The VM counts each
 %% step as a part of the timeslice.
@@ -34,14 +43,27 @@
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
 
+%% The time between two attempts to become the manager or to join it, while the manager starts or ends.
+-define(RETRY_MS, 1).
+
+%% A process that is not the manager.
+-record(standby, {
+    keep_on_crash :: boolean(),
+    %% Of the manager.
+    monitor :: reference() | none,
+    %% The options in force, and before it has joined a manager, its own.
+    options :: canal_lock:options()
+}).
+
 -record(state, {
     %% Empty. The original `canal_lock' counted in a table of this name, and its users pass the second element of the
     %% state to ets:tab2list/1.
     table :: ets:tid() | atom(),
     handle :: canal_lock_nif:handle(),
-    max_per :: pos_integer(),
     keep_on_crash :: boolean(),
-    sweep_interval_ms :: pos_integer(),
+    %% The options in force, without defaults: of each option, the first value that a start has given.
+    options :: canal_lock:options(),
+    standbys = #{} :: #{Monitor :: reference() => pid()},
     %% Starts the next sweep.
     timer :: reference(),
     %% Tasks that are done step by step, in this order.
@@ -51,70 +73,162 @@
     reported = [] :: [unknown_message | event_failed]
 }).
 
--spec start_link(pos_integer(), canal_lock:options()) -> {ok, pid()} | {error, term()}.
-start_link(MaxPer, Options) ->
+%% Whether a state is that of a process with keep_on_crash.
+-define(KEEPS(State),
+    (is_record(State, standby) andalso State#standby.keep_on_crash orelse
+        is_record(State, state) andalso State#state.keep_on_crash)
+).
+
+-spec start_link(canal_lock:options()) -> {ok, pid()} | {error, term()}.
+start_link(Options) ->
     case canal_lock_library:ensure_loaded() of
-        ok -> gen_server:start_link({local, ?NAME}, ?MODULE, {MaxPer, maps:merge(?DEFAULTS, Options)}, []);
+        ok -> gen_server:start_link(?MODULE, Options, []);
         {error, Sentences} -> {error, {nif_not_loaded, Sentences}}
     end.
 
+%% Ends the manager and its standbys. When it returns, the manager has ended. Exits with the reason of a manager that
+%% could not close the table.
 -spec stop() -> ok.
 stop() ->
-    gen_server:stop(?NAME).
+    Monitor = monitor(process, ?NAME),
+    ok = canal_lock_exit:call(?NAME, stop, infinity),
+    receive
+        {'DOWN', Monitor, process, _, normal} -> ok;
+        {'DOWN', Monitor, process, _, Reason} -> exit(Reason)
+    end.
 
 %% Waits for two passes of the sweep. They reclaim every key that stays idle during the call.
 -spec sweep() -> ok.
 sweep() ->
     gen_server:call(?NAME, sweep, infinity).
 
-init({MaxPer, #{keep_on_crash := Keep, sweep_interval_ms := Interval_ms, max_waiting := MaxWaiting}}) ->
+init(Options) ->
+    {Keep, Others} = maps:take(keep_on_crash, maps:merge(#{keep_on_crash => false}, Options)),
     _ = process_flag(trap_exit, Keep),
+    {ok, claim(#standby{keep_on_crash = Keep, monitor = none, options = Others}), {continue, work}}.
+
+%% Becomes the manager if there is none, or joins it.
+claim(Standby = #standby{options = Options}) ->
+    try register(?NAME, self()) of
+        true -> manage(Standby)
+    catch
+        error:badarg ->
+            Monitor = monitor(process, ?NAME),
+            try
+                Standby#standby{monitor = Monitor, options = gen_server:call(?NAME, {join, Options}, infinity)}
+            catch
+                %% It has just ended, or could not start.
+                exit:_ ->
+                    demonitor(Monitor, [flush]),
+                    timer:sleep(?RETRY_MS),
+                    claim(Standby)
+            end
+    end.
+
+%% A process that has been a standby adopts the table: it is kept.
+manage(#standby{keep_on_crash = Keep, monitor = Joined, options = Options}) ->
     ok = canal_lock_reports:open(),
     Table = ets:new(?NAME, [named_table, protected]),
     ProcessLimit = erlang:system_info(process_limit),
-    Handle = in_steps(fun() -> canal_lock_nif:open(ProcessLimit, MaxPer, Keep, min(MaxWaiting, ?NO_LIMIT)) end),
-    %% From here to the answer nothing may raise: a handle that is collected before its process dies closes no table.
+    #{max_per := MaxPer, sweep_interval_ms := Interval_ms, max_waiting := MaxWaiting} = with_defaults(Options),
+    Adopt = Keep orelse Joined =/= none,
+    Handle = in_steps(fun() -> canal_lock_nif:open(ProcessLimit, MaxPer, Adopt, MaxWaiting) end),
+    %% From here on nothing may raise, unless the table is kept: a handle that is collected before its process dies
+    %% closes no table.
     State = #state{
         table = Table,
         handle = Handle,
-        max_per = MaxPer,
         keep_on_crash = Keep,
-        sweep_interval_ms = Interval_ms,
+        options = Options,
         timer = schedule_sweep(Interval_ms),
         %% The previous manager of an adopted table may have died during a pass. This task completes that pass, so that
         %% it does not count for callers of sweep/0.
-        work = [dismantle] ++ [sweep || Keep]
+        work = [dismantle] ++ [sweep || Adopt]
     },
-    {ok, State, {continue, work}}.
+    case Adopt andalso not Keep of
+        true -> configure(State);
+        false -> State
+    end.
+
+%% More processes than any VM has are no limit for the native library.
+with_defaults(Options) ->
+    Merged = #{max_waiting := MaxWaiting} = maps:merge(?DEFAULTS, Options),
+    Merged#{max_waiting := min(MaxWaiting, ?NO_LIMIT)}.
+
+configure(State = #state{handle = Handle, keep_on_crash = Keep, options = Options, standbys = Standbys}) ->
+    #{max_per := MaxPer, max_waiting := MaxWaiting} = with_defaults(Options),
+    ok = canal_lock_nif:configure(Handle, MaxPer, Keep orelse map_size(Standbys) > 0, MaxWaiting),
+    State.
+
+%% Options that no earlier start has given come into force. Others stay as they are, with a warning.
+join(Standby, Given, State = #state{options = InForce, standbys = Standbys}) ->
+    Ignored = maps:filter(fun(Option, Value) -> maps:get(Option, InForce, Value) =/= Value end, Given),
+    Report = #{what => options_ignored, ignored => Ignored, in_force => InForce},
+    _ = [canal_lock_reports:warn(Report) || Ignored =/= #{}],
+    Options = maps:merge(Given, InForce),
+    _ = [Other ! {canal_lock, options, Options} || Other <- maps:values(Standbys)],
+    configure(State#state{options = Options, standbys = Standbys#{monitor(process, Standby) => Standby}}).
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
     {reply, canal_lock_remote:answer(Request, From), State, {continue, work}};
+handle_call({join, Options}, {Standby, _Tag}, State = #state{}) ->
+    Next = join(Standby, Options, State),
+    {reply, Next#state.options, Next, {continue, work}};
+handle_call(stop, _From, State = #state{standbys = Standbys}) ->
+    %% A standby gets this message before the 'DOWN' of the manager.
+    _ = [Standby ! {canal_lock, stop} || Standby <- maps:values(Standbys)],
+    {stop, normal, ok, State#state{standbys = #{}}};
 handle_call(sweep, From, State = #state{work = Work}) ->
     %% A pass that is in progress has already passed some keys, so it does not count.
     noreply(State#state{work = Work ++ [sweep, sweep, {answer, From}]});
+handle_call(_Request, _From, State = #standby{}) ->
+    {reply, {error, unknown_call}, State};
 handle_call(Request, _From, State) ->
     {reply, {error, unknown_call}, report_unknown(call, Request, State), {continue, work}}.
 
+handle_cast(_Request, State = #standby{}) ->
+    {noreply, State};
 handle_cast(Request, State) ->
     noreply(report_unknown(cast, Request, State)).
 
+handle_info({'EXIT', _Pid, Reason}, State) when ?KEEPS(State) ->
+    case Reason of
+        normal -> {noreply, State, {continue, work}};
+        _ -> {stop, Reason, State}
+    end;
+handle_info(Message, State = #standby{}) ->
+    standby(Message, State);
+handle_info({'DOWN', Monitor, process, _, _}, State = #state{standbys = Standbys}) when is_map_key(Monitor, Standbys) ->
+    noreply(configure(State#state{standbys = maps:remove(Monitor, Standbys)}));
 handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
-    Next = schedule_sweep(State#state.sweep_interval_ms),
+    #{sweep_interval_ms := Interval_ms} = with_defaults(State#state.options),
+    Next = schedule_sweep(Interval_ms),
     noreply(add_task(sweep, add_task(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
-handle_info({'EXIT', _Pid, normal}, State = #state{keep_on_crash = true}) ->
-    noreply(State);
-handle_info({'EXIT', _Pid, Reason}, State = #state{keep_on_crash = true}) ->
-    {stop, Reason, State};
 handle_info(Message, State) ->
     noreply(report_unknown(info, Message, State)).
 
+%% Messages to a standby.
+standby({'DOWN', Monitor, process, _, _}, State = #standby{monitor = Monitor}) ->
+    {noreply, claim(State), {continue, work}};
+standby({canal_lock, options, Options}, State) ->
+    {noreply, State#standby{options = Options}};
+standby({canal_lock, stop}, State) ->
+    {stop, normal, State};
+standby(_Message, State) ->
+    {noreply, State}.
+
+handle_continue(work, State = #standby{}) ->
+    {noreply, State};
 handle_continue(work, State) ->
     work(State).
 
-terminate(Reason, State = #state{keep_on_crash = Keep}) ->
-    case Keep andalso not canal_lock_exit:is_clean_shutdown(Reason) of
+terminate(_Reason, #standby{}) ->
+    ok;
+terminate(Reason, State = #state{keep_on_crash = Keep, standbys = Standbys}) ->
+    IsCrash = not canal_lock_exit:is_clean_shutdown(Reason),
+    case Keep andalso IsCrash orelse lists:any(fun is_process_alive/1, maps:values(Standbys)) of
         true -> ok;
         false -> close(State)
     end.
@@ -125,13 +239,17 @@ code_change(_Old, State, _Extra) ->
 
 %% The state as `sys:get_status/1' and crash reports show it.
 format_status(Status = #{state := State = #state{}}) ->
-    Summary = #{
-        max_per => State#state.max_per,
-        keep_on_crash => State#state.keep_on_crash,
-        sweep_interval_ms => State#state.sweep_interval_ms,
-        work => State#state.work
-    },
-    Status#{state := Summary};
+    Summary = with_defaults(State#state.options),
+    Status#{
+        state := Summary#{
+            role => manager,
+            keep_on_crash => State#state.keep_on_crash,
+            standbys => maps:values(State#state.standbys),
+            work => State#state.work
+        }
+    };
+format_status(Status = #{state := #standby{keep_on_crash = Keep, options = Options}}) ->
+    Status#{state := (with_defaults(Options))#{role => standby, keep_on_crash => Keep}};
 format_status(Status) ->
     Status.
 

@@ -21,7 +21,7 @@
 %% Inspection.
 -export([count/1, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
 %% For the manager.
--export([open/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
+-export([open/4, configure/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
 %% For proxies.
 -export([represent/1, proxy_of/1]).
 
@@ -127,11 +127,15 @@ info() -> erlang:nif_error(not_loaded).
 
 -spec open(
     ProcessLimit :: pos_integer(),
-    MaxPer :: pos_integer(),
+    MaxPer :: pos_integer() | undefined,
     Keep :: boolean(),
     MaxWaiting :: non_neg_integer()
 ) -> handle() | more.
 open(_ProcessLimit, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
+
+-spec configure(handle(), MaxPer :: pos_integer() | undefined, Keep :: boolean(), MaxWaiting :: non_neg_integer()) ->
+    ok.
+configure(_Handle, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
 
 -spec end_waits(handle()) -> more | done.
 end_waits(_Handle) -> erlang:nif_error(not_loaded).

@@ -4,7 +4,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([open/0, unexpected_release/1, report/1, format/1]).
+-export([open/0, unexpected_release/1, report/1, warn/1, format/1]).
 
 %% A faulty loop can release a key that it does not hold a million times per second. So there is at most one report per
 %% interval, with the number of suppressed ones.
@@ -53,6 +53,11 @@ unexpected_release(Key) ->
 report(Report) ->
     ?LOG_ERROR(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
 
+%% The same for what does no harm.
+-spec warn(#{what := atom(), atom() => term()}) -> ok.
+warn(Report) ->
+    ?LOG_WARNING(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
+
 %% Admits one of all concurrent reports, with the number of suppressed ones since the last.
 admit(Limiter) ->
     Now = now_ms(),
@@ -85,6 +90,11 @@ format(#{what := unexpected_release, key := Key, pid := Pid, holders := Holders,
 format(#{what := unknown_message, message := Message}) ->
     Format = "canal_lock: the manager ignored an unexpected message: ~ts. Find the sender; later ones are not logged",
     {Format, [short(Message)]};
+format(#{what := options_ignored, ignored := Ignored, in_force := InForce}) ->
+    Format =
+        "canal_lock: this node has started canal_lock with ~ts. Another start with ~ts does not change that. Start it "
+        "once, or with the same options",
+    {Format, [format_options(maps:with(maps:keys(Ignored), InForce)), format_options(Ignored)]};
 format(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
     {"canal_lock: telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Later failures are not logged", [
         Event, Class, short(Reason), short(Stacktrace)
@@ -92,6 +102,10 @@ format(#{what := event_failed, event := Event, class := Class, reason := Reason,
 
 short(Term) ->
     canal_lock_text:short(Term, ?MAX_CHARACTERS).
+
+format_options(Options) ->
+    Sorted = lists:sort(maps:to_list(Options)),
+    lists:join(", ", [io_lib:format("~s => ~tp", [Option, Value]) || {Option, Value} <- Sorted]).
 
 format_holders([]) ->
     "none";

@@ -2,21 +2,13 @@ defmodule CanalLock.DocTest do
   # Runs the sessions in the docs of CanalLock and CanalLock.Quorum. The Elixir session of the README is one of them.
   use ExUnit.Case, async: false
 
-  describe "without a manager:" do
-    setup do
-      on_exit(&manager_has_ended/0)
-    end
-
-    doctest CanalLock, only: [:moduledoc]
-  end
-
   describe "with a manager:" do
     setup do
       start_supervised!({CanalLock, max_per: 3})
       :ok
     end
 
-    doctest CanalLock, except: [:moduledoc]
+    doctest CanalLock
   end
 
   describe "with quorum locks:" do
@@ -33,12 +25,6 @@ defmodule CanalLock.DocTest do
     assert ["held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
   end
 
-  # The session of the README starts a supervisor linked to the test process, which ends after that process.
-  defp manager_has_ended do
-    manager = Process.monitor(:canal_lock)
-    assert_receive {:DOWN, ^manager, :process, _, _}, 10_000
-  end
-
   defp without_session(module) do
     {:docs_v1, _, :elixir, "text/markdown", %{"en" => _}, _, docs} = Code.fetch_docs(module)
     functions = for {{:function, name, arity}, _, _, doc, _} <- docs, do: {"#{name}/#{arity}", doc}
@@ -53,7 +39,7 @@ defmodule CanalLock.DocTest do
     parts = String.split(text, "\n\n", trim: true)
     assert [] = for(part <- parts, not (readme =~ String.trim(part)), do: part)
 
-    for words <- ["Per-key concurrency limits", "Not for", "{CanalLock, max_per: 3}"] do
+    for words <- ["Per-key concurrency limits", "Not for", "CanalLock.with_permit"] do
       assert text =~ words
     end
   end

@@ -3,7 +3,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% How many restarts the application's supervisor allows within a few seconds.
+%% How many restarts of a manager its supervisor allows within a few seconds.
 -define(RESTARTS, 10).
 
 %% Shorter than one default interval of the sweep.
@@ -15,13 +15,13 @@ app_test_() ->
         {"P10: a child accepts options", fun child_with_options/0},
         {"P10: a child with keep_on_crash => false loses its table", fun child_without_keep/0},
         {"P10: a supervisor that gives up leaves the table to the next one", fun supervisor_gives_up/0},
-        {"the application without max_per starts no manager", fun application_without_manager/0},
-        {"P10: the application with max_per starts a manager that keeps its table", fun application_with_manager/0},
+        {"a manager that is killed does not use up the restarts of the user's supervisor", fun no_restarts_allowed/0},
+        {"P10: the application opens a table, which a crash keeps", fun application_opens/0},
+        {"the application with {start, false} opens no table", fun application_without_manager/0},
         {"P10: the application's environment sets the options", fun application_with_options/0},
         {"P10: stopping the application closes the table", fun application_stops/0},
         {"P10: a crashed application adopts its table when it starts again", fun application_crashes/0},
-        {"the application's start error names the wrong environment value", fun wrong_environment/0},
-        {"P10: the application does not start beside another manager, and leaves it alone", fun another_manager/0}
+        {"the application's start error names the wrong environment value", fun wrong_environment/0}
     ],
     test_manager_crash:tests([{Title, fun() -> clean(Test) end} || {Title, Test} <- Tests]).
 
@@ -32,7 +32,7 @@ supervise(Argument) ->
 
 child_keeps() ->
     Supervisor = supervise(3),
-    ?assertMatch([{canal_lock, _, worker, [canal_lock_manager]}], supervisor:which_children(Supervisor)),
+    ?assertMatch([{canal_lock, _, supervisor, [canal_lock_starter]}], supervisor:which_children(Supervisor)),
     keeps_on_crash(),
     ?assertMatch(#{max_per := 3}, canal_lock:info()),
     ok = test_setup:stop_supervisor(Supervisor),
@@ -89,9 +89,9 @@ is_new_table() ->
     ?assertMatch(#{keys := 0, granted := 0}, canal_lock:info()).
 
 supervisor_gives_up() ->
-    Supervisor = supervise(3),
+    Supervisor = test_setup:supervise(0, [canal_lock:child_spec(3)]),
     {acquired, 1} = acquire(),
-    ok = test_manager_crash:kill(kill_and_await_next(3, whereis(canal_lock))),
+    ok = test_manager_crash:kill(kill_and_await_next(?RESTARTS, whereis(canal_lock))),
     shutdown = test_await:exit_reason(Supervisor),
     %% The manager did not shut down cleanly, so its table stays, as after any crash.
     ?assertEqual(undefined, whereis(canal_lock)),
@@ -100,6 +100,11 @@ supervisor_gives_up() ->
     ?assertEqual([{db, 2}], canal_lock:held()),
     ok = test_setup:stop_supervisor(Next),
     test_manager_crash:calls_raise().
+
+no_restarts_allowed() ->
+    Supervisor = test_setup:supervise(0, [canal_lock:child_spec()]),
+    keeps_on_crash(),
+    ok = test_setup:stop_supervisor(Supervisor).
 
 kill_and_await_next(Manager) ->
     kill_and_await_next(1, Manager).
@@ -133,8 +138,8 @@ start(Environment) ->
     application:start(canal_lock).
 
 application_without_manager() ->
-    lists:foreach(fun(Environment) ->
-        ?assertEqual(ok, start(Environment)),
+    lists:foreach(fun(Options) ->
+        ?assertEqual(ok, start([{start, false} | Options])),
         ?assertEqual([], supervisor:which_children(canal_lock_sup)),
         ?assertEqual(undefined, whereis(canal_lock)),
         ok = test_manager_crash:calls_raise(),
@@ -144,18 +149,21 @@ application_without_manager() ->
         ok = application:stop(canal_lock),
         ?assertEqual({acquired, 2}, acquire()),
         ok = canal_lock:stop()
-    end, [[], [{keep_on_crash, false}]]).
+    end, [[], [{max_per, 3}]]).
 
-application_with_manager() ->
-    ?assertEqual(ok, start([{max_per, 4}])),
+application_opens() ->
+    ?assertEqual(ok, start([])),
     Manager = whereis(canal_lock),
     ?assertMatch([{canal_lock, Manager, worker, _}], supervisor:which_children(canal_lock_sup)),
+    ?assertMatch(#{max_per := undefined}, canal_lock:info()),
     %% All names that the application lists are registered, once the quorum locks are started too.
     {ok, Names} = application:get_key(canal_lock, registered),
     {ok, _} = canal_lock_quorum:start_link(#{members => [node()]}),
     ?assertEqual([], [Name || Name <- Names, whereis(Name) =:= undefined]),
     ok = canal_lock_quorum:stop(),
     keeps_on_crash(),
+    ok = application:stop(canal_lock),
+    ?assertEqual(ok, start([{max_per, 4}])),
     ?assertMatch(#{max_per := 4}, canal_lock:info()).
 
 application_with_options() ->
@@ -181,11 +189,12 @@ application_stops() ->
     ?assertEqual(ok, start([{max_per, 4}])),
     is_new_table(),
     ?assertEqual({error, not_held}, test_worker:order(Holder, fun() -> canal_lock:release(db) end)),
-    %% After stop/0 the supervisor starts another manager, with an empty table.
+    %% After stop/0 only another start opens a table.
     {acquired, 1} = acquire(),
-    Manager = whereis(canal_lock),
     ok = canal_lock:stop(),
-    _ = test_manager_crash:another(Manager),
+    ?assertMatch([{canal_lock, undefined, worker, _}], supervisor:which_children(canal_lock_sup)),
+    ok = test_manager_crash:calls_raise(),
+    {ok, _} = supervisor:restart_child(canal_lock_sup, canal_lock),
     is_new_table().
 
 %% First its supervisor is killed; then the manager crashes more often than the supervisor allows.
@@ -219,7 +228,8 @@ wrong_environment() ->
         Text(["the option sweep_interval_ms must be a positive integer below 2^32 (milliseconds), got: ", Got])
     end,
     Unknown = fun(Name) ->
-        Text(["unknown option ", Name, "; the options are max_per, keep_on_crash, sweep_interval_ms, max_waiting"])
+        Options = "start, max_per, keep_on_crash, sweep_interval_ms, max_waiting",
+        Text(["unknown option ", Name, "; the options are ", Options])
     end,
     lists:foreach(fun({Environment, Expected}) ->
         {error, {{bad_environment, Given, Reason}, {canal_lock_app, start, _}}} = start(Environment),
@@ -230,6 +240,7 @@ wrong_environment() ->
     end, [
         {[{max_per, 0}], Positive("0")},
         {[{max_per, many}], Positive("many")},
+        {[{start, no}], <<"the option start must be true or false, got: no">>},
         {[{max_per, {3, #{}}}], Positive("{3,#{}}")},
         {[{max_per, 3}, {keep_on_crsh, true}], Unknown("keep_on_crsh")},
         {[{max_pre, 3}], Unknown("max_pre")},
@@ -240,11 +251,3 @@ wrong_environment() ->
         {[{max_per, 3}, {sweep_interval_ms, 1 bsl 32}, {keep_on_crash, false}], Interval("4294967296")}
     ]),
     ?assertEqual(ok, start([{max_per, 3}])).
-
-another_manager() ->
-    {ok, Manager} = canal_lock:start_link(3),
-    {acquired, 1} = acquire(),
-    {error, {{shutdown, {failed_to_start_child, canal_lock, Reason}}, {canal_lock_app, start, _}}} =
-        start([{max_per, 4}]),
-    ?assertEqual({already_started, Manager}, Reason),
-    ?assertMatch(#{max_per := 3, permits := 1}, canal_lock:info()).

@@ -16,10 +16,12 @@
 -define(LOCAL_PID, "be a pid of this node").
 -define(NODE, "be the name of a node, an atom").
 
+-define(CHILD, ?POSITIVE ", a map of options, or {MaxPer, Options}").
+
 -define(START_OPTIONS, "keep_on_crash, sweep_interval_ms, max_waiting").
 
 -define(NOT_STARTED,
-    <<"canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor">>
+    <<"canal_lock is not started on this node: start the application, or call canal_lock:start_link/0">>
 ).
 
 errors_test_() ->
@@ -203,21 +205,30 @@ wrong_starts() ->
 
 starts() ->
     NotPositive = [0 | not_counts()],
+    NotMaxPer = [NotMap || NotMap <- NotPositive, not is_map(NotMap)],
     Positive = fun(MaxPer) -> must("MaxPer", ?POSITIVE, MaxPer) end,
-    [{start_link, [MaxPer | Options], #{1 => Positive(MaxPer)}} || MaxPer <- NotPositive, Options <- [[], [#{}]]] ++
+    [{start_link, [MaxPer], #{1 => must("MaxPer", ?POSITIVE " or a map of options", MaxPer)}} || MaxPer <- NotMaxPer] ++
+        [{start_link, [MaxPer, #{}], #{1 => Positive(MaxPer)}} || MaxPer <- NotPositive] ++
+        [
+            {Function, [Options], #{1 => Text}}
+         || {Options, Text} <- wrong_options("max_per, " ?START_OPTIONS),
+            is_map(Options),
+            Function <- [start_link, child_spec]
+        ] ++
         [{start_link, [3, Options], #{2 => Text}} || {Options, Text} <- wrong_options()] ++
         [{start_link, [three, Options], #{1 => Positive(three), 2 => Text}} || {Options, Text} <- wrong_options()] ++
         [
-            {child_spec, [Argument], #{1 => must("MaxPer", ?POSITIVE " or a tuple {MaxPer, Options}", Argument)}}
-         || Argument <- lists:delete({1, 2}, NotPositive) ++ [{3, #{}, 1}, #{max_per => 3}]
+            {child_spec, [Argument], #{1 => must("MaxPer", ?CHILD, Argument)}}
+         || Argument <- lists:delete({1, 2}, NotMaxPer) ++ [{3, #{}, 1}]
         ] ++
         [{child_spec, [{MaxPer, #{}}], #{1 => Positive(MaxPer)}} || MaxPer <- NotPositive] ++
         [{child_spec, [{3, Options}], #{1 => Text}} || {Options, Text} <- wrong_options()].
 
 wrong_options() ->
-    Unknown = fun(Name) ->
-        unicode:characters_to_binary(["unknown option ", Name, "; the options are " ?START_OPTIONS])
-    end,
+    wrong_options(?START_OPTIONS).
+
+wrong_options(Known) ->
+    Unknown = fun(Name) -> unicode:characters_to_binary(["unknown option ", Name, "; the options are ", Known]) end,
     not_maps([[], [{keep_on_crash, true}], keep_on_crash, true, {}, 5000]) ++
         wrong_values(keep_on_crash, "be true or false", [1, "true", undefined, [], #{}]) ++
         wrong_values(sweep_interval_ms, ?MS, [0, -1, 1 bsl 32, 5000.0, infinity, "5000"]) ++
@@ -279,9 +290,7 @@ shell() ->
 shell_without_manager() ->
     Unknown = <<"unknown option keep_on_crsh; the options are " ?START_OPTIONS>>,
     shows([{2, Unknown}], fun() -> canal_lock:start_link(3, #{keep_on_crsh => true}) end),
-    shows([{1, must("MaxPer", ?POSITIVE " or a tuple {MaxPer, Options}", three)}], fun() ->
-        canal_lock:child_spec(three)
-    end),
+    shows([{1, must("MaxPer", ?CHILD, three)}], fun() -> canal_lock:child_spec(three) end),
     shows([{general, ?NOT_STARTED}], fun() -> canal_lock:acquire(db, 3, 1) end),
     shows([{general, ?NOT_STARTED}], fun canal_lock:info/0).
 
@@ -403,22 +412,18 @@ no_native_library() ->
 %%% Child specifications and stack frames
 
 child_spec() ->
-    [
-        ?assertEqual(ok, supervisor:check_childspecs([canal_lock:child_spec(Argument)]))
-     || Argument <- [3, 1 bsl 70, {3, #{}}, {3, #{sweep_interval_ms => 1000}}, {3, #{max_waiting => 1 bsl 70}}]
-    ],
-    Options = fun(Argument) ->
-        #{id := canal_lock, start := {canal_lock, start_link, [3, Options]}} = canal_lock:child_spec(Argument),
-        Options
-    end,
-    ?assertEqual(#{keep_on_crash => true}, Options(3)),
-    ?assertEqual(#{keep_on_crash => true}, Options({3, #{}})),
-    ?assertEqual(#{keep_on_crash => false}, Options({3, #{keep_on_crash => false}})),
-    ?assertEqual(#{keep_on_crash => true, sweep_interval_ms => 1}, Options({3, #{sweep_interval_ms => 1}})),
-    #{start := {Module, Function, Arguments}} = canal_lock:child_spec({3, #{sweep_interval_ms => 16#ffffffff}}),
-    {ok, Manager} = apply(Module, Function, Arguments),
-    ?assertEqual(Manager, whereis(canal_lock)),
-    ok = canal_lock:stop().
+    lists:foreach(fun({Argument, MaxPer}) ->
+        Spec = canal_lock:child_spec(Argument),
+        ?assertEqual(ok, supervisor:check_childspecs([Spec])),
+        Supervisor = test_setup:supervise(0, [Spec]),
+        ?assertMatch(#{max_per := MaxPer}, canal_lock:info()),
+        unlink(Supervisor),
+        ok = gen_server:stop(Supervisor)
+    end, [
+        {3, 3}, {1 bsl 70, 1 bsl 70}, {{3, #{}}, 3}, {{3, #{sweep_interval_ms => 16#ffffffff}}, 3},
+        {{3, #{max_waiting => 1 bsl 70}}, 3}, {#{}, undefined}, {#{max_per => 5, keep_on_crash => false}, 5}
+    ]),
+    ?assertEqual(canal_lock:child_spec(#{}), canal_lock:child_spec()).
 
 %% Frames with other causes, without information, and without arguments.
 foreign_frames() ->

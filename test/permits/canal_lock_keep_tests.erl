@@ -139,9 +139,6 @@ traps_exits() ->
 options_of_the_next() ->
     First = start_keeping(3, #{}),
     {acquired, 1} = acquire(db, 3),
-    %% A manager that does not start adopts nothing.
-    ?assertEqual({error, {already_started, First}}, canal_lock:start_link(4, #{keep_on_crash => true})),
-    ?assertMatch(#{max_per := 3}, canal_lock:info()),
     ok = test_manager_crash:kill(First),
     ?assertMatch(#{max_per := 3}, canal_lock:info()),
     Second = start_keeping(5, #{}),

@@ -16,7 +16,6 @@ life_test_() ->
     test_manager_crash:tests([
         {"P10: killed and restarted 300 times while holders of old tables live on", fun restarts/0},
         {"P10: restarted before the old table has received the death of its manager", fun early_restarts/0},
-        {"P10: a second start returns already_started and changes nothing", fun already_started/0},
         {"P10: stop/0 closes the table, and calls raise", fun stop/0},
         {"P10: the manager survives the normal end of its parent", fun parent_ends/0},
         {"P10: the manager dies with a parent that crashes, and calls raise", fun parent_crashes/0}
@@ -85,15 +84,6 @@ early_restarts() ->
     end, start(), lists:seq(1, test_setup:times(?RESTARTS_WITH_LINKS))),
     kill(Last),
     ok = test_worker:kill(Linked).
-
-already_started() ->
-    Manager = start(),
-    {acquired, 1} = acquire(db),
-    ?assertEqual({error, {already_started, Manager}}, canal_lock:start_link(5)),
-    {_, FromAnother} = test_worker:start(fun() -> canal_lock:start_link(5) end),
-    ?assertEqual({error, {already_started, Manager}}, FromAnother),
-    ?assertMatch(#{max_per := 3, permits := 1}, canal_lock:info()),
-    ?assertEqual({acquired, 2}, acquire(db)).
 
 stop() ->
     Manager = start(),

@@ -11,7 +11,9 @@ defmodule CanalLockTest do
   end
 
   test "each function passes its arguments in the same order" do
-    start_supervised!({CanalLock, max_per: 3})
+    start_supervised!(CanalLock)
+    assert %{max_per: :undefined} = CanalLock.info()
+    start_supervised!({CanalLock, max_per: 3}, id: :another)
     assert {:acquired, 1} = CanalLock.acquire(:db, 1, 2)
     assert {:acquired, 2} = CanalLock.acquire_on(node(), :db, 2, 1)
     assert :full = CanalLock.acquire(:db, 2, 1)
@@ -134,17 +136,16 @@ defmodule CanalLockTest do
 
   @tag :capture_log
   test "P10: a child that crashes keeps its table, unless keep_on_crash is false" do
-    keeping = start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
-    assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(keeping)
-    assert %{id: CanalLock, modules: [:canal_lock_manager]} = CanalLock.child_spec(max_per: 3)
+    start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
+    assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(:canal_lock)
     {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
-    crash(keeping)
+    crash()
     assert [db: 1] = CanalLock.held()
     :ok = stop_supervised(CanalLock)
 
-    forgetting = start_supervised!({CanalLock, max_per: 3, keep_on_crash: false})
+    start_supervised!({CanalLock, max_per: 3, keep_on_crash: false})
     {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
-    crash(forgetting)
+    crash()
     assert [] = CanalLock.held()
   end
 
@@ -155,7 +156,8 @@ defmodule CanalLockTest do
     state
   end
 
-  defp crash(manager) do
+  defp crash do
+    manager = Process.whereis(:canal_lock)
     monitor = Process.monitor(manager)
     Process.exit(manager, :kill)
     assert_receive {:DOWN, ^monitor, _, _, :killed}
@@ -175,8 +177,6 @@ defmodule CanalLockTest do
   end
 
   for {options, words} <- [
-        {[], "the option :max_per is missing; it must be a positive integer"},
-        {[keep_on_crash: true], "the option :max_per is missing; it must be a positive integer"},
         {[max_per: 0], "the option :max_per must be a positive integer, got: 0"},
         {[max_per: "3"], ~s(the option :max_per must be a positive integer, got: "3")},
         {[max_per: 3, keep_on_crash: :yes], "the option :keep_on_crash must be true or false, got: :yes"},

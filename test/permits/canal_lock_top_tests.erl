@@ -11,7 +11,7 @@
 -define(TIMEOUT_S, 120).
 -define(DEADLINE_MS, 120_000).
 -define(NOT_STARTED,
-    "canal_lock is not started on this node: call canal_lock:start_link/1, or start it in a supervisor"
+    "canal_lock is not started on this node: start the application, or call canal_lock:start_link/0"
 ).
 
 top_test_() ->

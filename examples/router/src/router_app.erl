@@ -18,7 +18,7 @@ stop(_State) ->
 init(none) ->
     ok = router:new(),
     Server = #{id => router_server, type => supervisor, start => {?MODULE, start_server, []}},
-    {ok, {#{intensity => 10, period => 60}, [canal_lock:child_spec(1), Server]}}.
+    {ok, {#{intensity => 10, period => 60}, [Server]}}.
 
 %% Keeps the port that the system has chosen, so that a restarted server listens on the same one.
 start_server() ->

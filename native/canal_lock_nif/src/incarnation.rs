@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
 use rustler::{Env, LocalPid, Monitor, NifResult, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Watches on holders per table. Each has its own lock and tree of monitors in the VM, so processes that start and end
 /// at the same time rarely contend.
@@ -62,6 +62,8 @@ pub(crate) struct HolderWatch {
 /// A manager's handle on its table. The VM reports the manager's death to it.
 pub(crate) struct ManagerWatch {
     pub(crate) gate: Gate<Incarnation>,
+    /// The death of the manager does not close the table.
+    keeps: AtomicBool,
 }
 
 /// All incarnations. A closed one is dismantled on a normal scheduler, where the VM removes the monitors before it runs
@@ -93,7 +95,23 @@ impl Resource for HolderWatch {
 #[rustler::resource_impl]
 impl Resource for ManagerWatch {
     fn down<'a>(&'a self, env: Env<'a>, _: LocalPid, _: Monitor) {
-        repeat_after_panic(|| self.gate.abandon(|open| open.end_waits(env)));
+        if !self.keeps.load(Ordering::Relaxed) {
+            repeat_after_panic(|| self.gate.close(|open| open.end_waits(env)));
+        }
+    }
+}
+
+impl ManagerWatch {
+    /// Changes the options of the open table. With `keep` it stays open if the manager dies. Relaxed: the VM reports
+    /// the death after this call.
+    pub(crate) fn configure(&self, max_per: OwnedBinary, keep: bool, max_waiting: usize) {
+        inject::panic();
+        self.keeps.store(keep, Ordering::Relaxed);
+        self.gate.keep(keep);
+        if let Some(open) = self.gate.incarnation(&pin()) {
+            *open.max_per.lock() = max_per;
+            open.table.set_max_waiting(max_waiting);
+        }
     }
 }
 
@@ -206,10 +224,9 @@ pub(crate) fn open(
         if table.is_closing() && !table.close(WAITERS_PER_STEP, CallEnv::from_env(env)) {
             return Ok(None);
         }
-        let handle = watch_manager(env, gate)?;
+        let handle = watch_manager(env, gate, keep)?;
         inject::panic();
-        *open.max_per.lock() = max_per;
-        table.set_max_waiting(max_waiting);
+        handle.configure(max_per, keep, max_waiting);
         table.reopen();
         return Ok(Some(handle));
     }
@@ -221,7 +238,7 @@ pub(crate) fn open(
     let table = Table::new(processes)?;
     table.set_max_waiting(max_waiting);
     let watches = HolderWatch::all(&opening.gate())?;
-    let handle = watch_manager(env, opening.gate())?;
+    let handle = watch_manager(env, opening.gate(), keep)?;
     inject::panic();
     // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
     mem::forget(unless_open);
@@ -249,8 +266,12 @@ impl Drop for Reopen<'_> {
 fn watch_manager(
     env: Env<'_>,
     gate: Gate<Incarnation>,
+    keep: bool,
 ) -> Result<ResourceArc<ManagerWatch>, CallError> {
-    let handle = ResourceArc::new(ManagerWatch { gate });
+    let handle = ResourceArc::new(ManagerWatch {
+        gate,
+        keeps: AtomicBool::new(keep),
+    });
     enif::monitor(env, &handle, env.pid()).ok_or(CallError::NotWatched)?;
     Ok(handle)
 }

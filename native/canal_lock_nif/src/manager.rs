@@ -45,6 +45,19 @@ fn open<'a>(
     Ok(answer)
 }
 
+/// `configure(Handle, MaxPer, Keep, MaxWaiting) -> ok`: changes these options of the table.
+#[rustler::nif]
+fn configure(
+    handle: ResourceArc<ManagerWatch>,
+    max_per: Term,
+    keep: bool,
+    max_waiting: usize,
+) -> NifResult<Atom> {
+    let max_per = enif::external_format(max_per).map_err(CallError::from)?;
+    handle.configure(max_per, keep, max_waiting);
+    Ok(atoms::ok())
+}
+
 /// `end_waits(Handle) -> more | done`: tells a piece of the waiting processes that the table closes. From then on none
 /// starts to wait.
 #[rustler::nif]

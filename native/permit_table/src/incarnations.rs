@@ -24,8 +24,9 @@
 //!   have no effect outside it. It is freed when no thread is inside by a pin that is older than the stamp, which is
 //!   given after both pointers are removed (`epochs.rs`).
 //! - **I3** A call through the gate of a closed incarnation finds nothing and changes nothing.
-//! - **I4** An incarnation that is kept stays open when the process that opened it dies. The next process that opens
-//!   one to be kept adopts it, with the same gate. Any other process opens a new one, which closes it.
+//! - **I4** A process that opens an incarnation to be kept adopts the open one instead, with the same gate, if that is
+//!   kept. Otherwise it opens a new one, which closes it. The process whose incarnation it is decides whether it is
+//!   kept, and whether its death closes it.
 //! - **I5** Opening, closing and freeing hold the lock on `closed`. From opening to closing, the list has reserved
 //!   memory for each open incarnation, so closing cannot fail.
 //!
@@ -37,7 +38,9 @@
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::memory::{reserve, OutOfMemory};
-use crate::sync::{const_unless_loom, ordering, Arc, AtomicPtr, Mutex, MutexGuard, Ordering};
+use crate::sync::{
+    const_unless_loom, ordering, Arc, AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering,
+};
 use crate::{inject, sweep::Progress};
 use std::{panic::RefUnwindSafe, ptr};
 
@@ -95,8 +98,8 @@ pub struct Incarnations<T: 'static> {
 
 struct Incarnation<T: 'static> {
     gate: Gate<T>,
-    /// It stays open when the process that opened it dies (I4).
-    kept: bool,
+    /// The next process may adopt it (I4). Relaxed: that process has seen the death of the one that wrote it.
+    kept: AtomicBool,
     opened: T,
 }
 
@@ -215,13 +218,17 @@ impl<T: Dismantle> Opening<T> {
     /// The open incarnation and its gate, if both it and the next one are kept. Then the caller adopts it instead of
     /// opening a new one (I4).
     pub fn adopted(&self) -> Option<(Gate<T>, &T)> {
-        let open = self.current().filter(|open| self.keep && open.kept)?;
+        let open = self
+            .current()
+            .filter(|open| self.keep && open.kept.load(Ordering::Relaxed))?;
         Some((open.gate.clone(), &open.opened))
     }
 
     /// The open incarnation that [`Opening::open`] closes. Callers find it until then.
     pub fn replaced(&self) -> Option<&T> {
-        let open = self.current().filter(|open| !(self.keep && open.kept))?;
+        let open = self
+            .current()
+            .filter(|open| !(self.keep && open.kept.load(Ordering::Relaxed)))?;
         Some(&open.opened)
     }
 
@@ -241,7 +248,7 @@ impl<T: Dismantle> Opening<T> {
         let target = self.gate.0.clone();
         let incarnation = Arc::new(Incarnation {
             gate: self.gate,
-            kept: self.keep,
+            kept: AtomicBool::new(self.keep),
             opened,
         });
         let fresh = Arc::into_raw(incarnation).cast_mut();
@@ -271,12 +278,10 @@ impl<T: Dismantle> Gate<T> {
         self.0.close(&mut closed, before_close);
     }
 
-    /// To be called when the process that opened or adopted it has died. Closes it as [`Gate::close`] does, unless it
-    /// is kept (I4).
-    pub fn abandon(&self, before_close: impl FnOnce(&T)) {
-        let kept = self.0.incarnation(&pin()).is_some_and(|open| open.kept);
-        if !kept {
-            self.close(before_close);
+    /// Sets whether the incarnation is kept, if it is still open (I4).
+    pub fn keep(&self, keep: bool) {
+        if let Some(open) = self.0.incarnation(&pin()) {
+            open.kept.store(keep, Ordering::Relaxed);
         }
     }
 }

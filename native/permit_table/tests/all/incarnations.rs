@@ -121,7 +121,7 @@ fn p10_late_close_or_death_leaves_the_next_open() {
     let second = fixture.open(2, false);
     for _ in 0..2 {
         first.close(|_| ());
-        first.abandon(|_| ());
+        first.keep(true);
     }
     assert_eq!((fixture.current(), reached_by(&second)), (Some(2), Some(2)));
     second.close(|_| ());
@@ -130,18 +130,15 @@ fn p10_late_close_or_death_leaves_the_next_open() {
 }
 
 #[test]
-fn p10_kept_table_outlives_its_manager() {
+fn i4_kept_incarnation_is_adopted() {
     static OWN: Incarnations<Content> = Incarnations::new();
     let fixture = Fixture::new(&OWN);
     let plain = fixture.open(1, false);
     assert!(fixture.adopts_nothing(true));
-    plain.abandon(|_| ());
-    assert_eq!(fixture.current(), None);
+    plain.close(|_| ());
     assert!(fixture.adopts_nothing(true));
 
     let kept = fixture.open(2, true);
-    kept.abandon(|_| ());
-    assert_eq!(fixture.current(), Some(2));
     assert!(
         fixture.adopts_nothing(false),
         "only an opening that keeps adopts"
@@ -151,8 +148,10 @@ fn p10_kept_table_outlives_its_manager() {
     assert_eq!((adopted.number, reached_by(&gate)), (2, Some(2)));
     assert!(opening.replaced().is_none());
     drop(opening);
-    gate.abandon(|_| ());
-    assert_eq!(fixture.current(), Some(2));
+    gate.keep(false);
+    assert!(fixture.adopts_nothing(true));
+    gate.keep(true);
+    assert!(!fixture.adopts_nothing(true));
     gate.close(|_| ());
     assert_eq!((fixture.current(), reached_by(&kept)), (None, None));
     fixture.assert_freed_in(6, 0);

@@ -52,17 +52,6 @@ fn open(number: u64, keep: bool) -> Gate<Opened> {
     gate
 }
 
-/// Adopts the kept incarnation or opens one, as a manager does that keeps its table.
-fn adopt_or_open(number: u64) -> (u64, Gate<Opened>) {
-    let opening = INCARNATIONS.opening(true).unwrap();
-    if let Some((gate, adopted)) = opening.adopted() {
-        return (adopted.number(), gate);
-    }
-    let gate = opening.gate();
-    opening.open(Opened::new(number, &gate));
-    (number, gate)
-}
-
 fn current() -> Option<u64> {
     let pin = pin();
     INCARNATIONS.current(&pin).map(Opened::number)
@@ -225,17 +214,6 @@ fn i3_late_death_during_close_changes_nothing() {
             close_and_free(&gate);
             assert!(gate.incarnation(&pin()).is_none());
         });
-        dismantle();
-    });
-}
-
-#[test]
-fn i4_adoption_during_the_death_of_the_manager() {
-    model(2, 5, |first| {
-        let died = open(1, true);
-        let (_, (number, gate)) = run(first, move || died.abandon(|_| ()), || adopt_or_open(2));
-        assert_eq!((number, current()), (1, Some(1)));
-        gate.close(|_| ());
         dismantle();
     });
 }

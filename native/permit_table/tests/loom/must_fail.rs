@@ -271,8 +271,6 @@ bugs! {
     i3_closed_and_gate_left_open:
         incarnations::i2_two_close_at_once => Asserted,
         incarnations::i3_late_death_during_close_changes_nothing => Asserted;
-    i4_death_closes_kept:
-        incarnations::i4_adoption_during_the_death_of_the_manager => Asserted;
     o2_word_not_checked:
         giving::o2_target_with_a_slot_dies_during_a_gift => Asserted;
     h5_place_not_read_again:

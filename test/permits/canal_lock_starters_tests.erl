@@ -1,0 +1,209 @@
+%% P10: several processes of a node start canal_lock. There is one table. It is open while one of them lives.
+-module(canal_lock_starters_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-define(STARTERS, 4).
+-define(STORM_ROUNDS, 100).
+
+%% For a manager that must not sweep by itself during a test.
+-define(NEVER_MS, 3_600_000).
+
+starters_test_() ->
+    [
+        test_manager_crash:tests([
+            {"two applications of a node each start canal_lock, and stop in any order", fun two_supervisors/0},
+            {"a child goes on when the application stops, and the application when a child stops",
+                fun beside_the_application/0},
+            {"however the manager ends, a standby goes on with its table", fun ends/0},
+            {"a table without keep_on_crash ends with the last process that keeps it open", fun the_last_ends/0},
+            {"stop/0 ends all, and only a start opens a table", fun stop/0},
+            {"a standby answers unknown calls and ignores messages", fun stray_messages/0},
+            {"permits are held while starters are killed, stopped and started", fun storm/0}
+        ]),
+        test_log_listener:tests(
+            warning,
+            test_setup:tests(without_manager, [
+                {"the first value of each option is in force, and another one is a warning", fun options/0}
+            ])
+        )
+    ].
+
+start(Options) ->
+    {ok, Pid} = canal_lock:start_link(Options),
+    Pid.
+
+acquire() ->
+    canal_lock:acquire(db, 99, 1).
+
+%% A process that starts canal_lock and outlives it.
+starter(Options) ->
+    test_worker:start(fun() ->
+        false = process_flag(trap_exit, true),
+        start(Options)
+    end).
+
+two_supervisors() ->
+    lists:foreach(fun(Order) ->
+        Supervisors = [test_setup:supervise(1, [canal_lock:child_spec(Argument)]) || Argument <- [3, #{}]],
+        {acquired, 1} = acquire(),
+        [First, Second] = Order(Supervisors),
+        ok = test_setup:stop_supervisor(First),
+        await_manager(),
+        ?assertEqual([{db, 1}], canal_lock:held()),
+        ok = test_setup:stop_supervisor(Second),
+        test_manager_crash:calls_raise()
+    end, [fun(Pids) -> Pids end, fun lists:reverse/1]).
+
+await_manager() ->
+    test_await:value(true, fun() -> whereis(canal_lock) =/= undefined end),
+    _ = sys:get_state(canal_lock),
+    ok.
+
+beside_the_application() ->
+    ok = application:start(canal_lock),
+    Child = test_setup:supervise(1, [canal_lock:child_spec(3)]),
+    ?assertMatch(#{max_per := 3}, canal_lock:info()),
+    {acquired, 1} = acquire(),
+    ok = application:stop(canal_lock),
+    await_manager(),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    ok = application:start(canal_lock),
+    ok = test_setup:stop_supervisor(Child),
+    await_manager(),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    ok = application:stop(canal_lock),
+    test_manager_crash:calls_raise().
+
+ends() ->
+    Ways = [
+        {"killed", fun(Manager) -> exit(Manager, kill) end},
+        {"exit signal of a crash", fun(Manager) -> exit(Manager, test_crash) end},
+        {"exit signal of a clean shutdown", fun(Manager) -> exit(Manager, shutdown) end},
+        {"sys:terminate/2", fun(Manager) -> sys:terminate(Manager, normal) end},
+        {"a callback crashes", fun test_manager_crash:in_a_callback/1}
+    ],
+    lists:foreach(fun({Name, End, Keep, KeepNext}) ->
+        {_, First} = starter(#{keep_on_crash => Keep}),
+        {_, Next} = starter(#{keep_on_crash => KeepNext}),
+        {Holder, {acquired, 1}} = test_worker:start(fun acquire/0),
+        {acquired, 2} = acquire(),
+        {waiting, Ref} = canal_lock:request(full, 0, 1),
+        Monitor = monitor(process, First),
+        End(First),
+        _ = test_await:reason({First, Monitor}),
+        await_manager(),
+        ?assertEqual({Name, Next}, {Name, whereis(canal_lock)}),
+        ?assertEqual({Name, 2}, {Name, canal_lock:count(db)}),
+        ok = test_worker:kill(Holder),
+        test_await:count(db, 1),
+        ok = canal_lock:resize(full, 1, 1),
+        receive {canal_lock, Ref, Answer} -> ?assertEqual({acquired, 1}, Answer) end,
+        ok = canal_lock_manager:sweep(),
+        ok = canal_lock:stop()
+    end, [{Name, End, Keep, Next} || {Name, End} <- Ways, Keep <- [true, false], Next <- [true, false]]).
+
+the_last_ends() ->
+    %% The manager goes on alone.
+    {_, First} = starter(#{}),
+    {_, Standby} = starter(#{}),
+    ok = test_manager_crash:kill(Standby),
+    {status, _, _, _} = sys:get_status(First),
+    ok = test_manager_crash:kill(First),
+    ok = test_manager_crash:await_closed(),
+    %% The standby goes on alone.
+    {_, Second} = starter(#{}),
+    {_, Last} = starter(#{}),
+    {acquired, 1} = acquire(),
+    ok = test_manager_crash:kill(Second),
+    await_manager(),
+    ?assertEqual({acquired, 2}, acquire()),
+    ok = test_manager_crash:kill(Last),
+    ok = test_manager_crash:await_closed().
+
+stop() ->
+    Supervisors = [test_setup:supervise(1, [canal_lock:child_spec()]) || _ <- [1, 2]],
+    {_, Plain} = starter(#{}),
+    {acquired, 1} = acquire(),
+    ok = canal_lock:stop(),
+    test_await:down([Plain]),
+    test_manager_crash:calls_raise(),
+    ?assertEqual(undefined, whereis(canal_lock)),
+    Children = [Child || Supervisor <- Supervisors, {_, Child, _, _} <- supervisor:which_children(Supervisor)],
+    ?assertEqual([undefined, undefined], [
+        Manager
+     || Child <- Children, {_, Manager, _, _} <- supervisor:which_children(Child)
+    ]),
+    ?assertExit(noproc, canal_lock:stop()),
+    _ = start(#{}),
+    ?assertEqual(0, canal_lock:count(db)),
+    ok = canal_lock:stop(),
+    [ok = test_setup:stop_supervisor(Supervisor) || Supervisor <- Supervisors].
+
+stray_messages() ->
+    _ = start(#{}),
+    Other = test_worker:start(),
+    lists:foreach(fun(Keep) ->
+        Standby = start(#{keep_on_crash => Keep}),
+        [Standby ! Message || Message <- [stray, timeout, {timeout, make_ref(), sweep}, {'EXIT', Other, normal}]],
+        ok = gen_server:cast(Standby, stray),
+        ?assertEqual({error, unknown_call}, gen_server:call(Standby, stray)),
+        ?assertMatch({status, _, _, _}, sys:get_status(Standby))
+    end, [true, false]),
+    ok = canal_lock:stop().
+
+%% The last of the starters is never harmed.
+storm() ->
+    {_, _} = starter(#{keep_on_crash => true}),
+    {acquired, 1} = acquire(),
+    Rounds = test_setup:times(?STORM_ROUNDS),
+    Workers = [test_worker:start() || _ <- lists:seq(1, ?STARTERS)],
+    _ = test_await:in_parallel(fun(Worker) ->
+        test_worker:order(Worker, fun() ->
+            _ = process_flag(trap_exit, true),
+            [start_and_end() || _ <- lists:seq(1, Rounds)]
+        end)
+    end, Workers),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    await_manager(),
+    ok = canal_lock:stop(),
+    test_manager_crash:calls_raise(),
+    ok = test_worker:kill(Workers).
+
+start_and_end() ->
+    Pid = start(#{keep_on_crash => rand:uniform(2) =:= 1}),
+    %% The permit of the test, at each moment.
+    ?assertEqual(1, canal_lock:count(db)),
+    exit(Pid, lists:nth(rand:uniform(3), [kill, shutdown, test_crash])),
+    test_await:exit_reason(Pid).
+
+options() ->
+    test_log_listener:listening(fun() ->
+        First = start(#{sweep_interval_ms => ?NEVER_MS}),
+        Next = start(#{}),
+        Second = start(#{max_per => 5, max_waiting => 1}),
+        ?assertMatch(#{max_per := 5}, canal_lock:info()),
+        {waiting, _} = canal_lock:request(db, 0, 1),
+        ?assertEqual(full, canal_lock:request(db, 0, 1)),
+        Third = start(#{max_per => 5}),
+        ?assertEqual([], test_log_listener:events()),
+        Fourth = start(#{max_per => 6, max_waiting => 2, sweep_interval_ms => ?NEVER_MS}),
+        [Event] = test_log_listener:events(),
+        ?assertMatch(#{level := warning}, Event),
+        ?assertEqual(
+            "canal_lock: this node has started canal_lock with max_per => 5, max_waiting => 1. Another start with "
+            "max_per => 6, max_waiting => 2 does not change that. Start it once, or with the same options",
+            text(Event)
+        ),
+        %% The next manager has the same options, and does not warn again.
+        _ = [unlink(Pid) andalso test_manager_crash:kill(Pid) || Pid <- [Second, Third, Fourth, First]],
+        test_await:value(Next, fun() -> whereis(canal_lock) end),
+        ?assertMatch(#{max_per := 5}, canal_lock:info()),
+        ?assertEqual(full, canal_lock:request(db, 0, 1)),
+        ?assertEqual([], test_log_listener:events()),
+        ok = canal_lock:stop()
+    end).
+
+text(#{msg := {report, Report}, meta := #{report_cb := Format}}) ->
+    {Text, Arguments} = Format(Report),
+    lists:flatten(io_lib:format(Text, Arguments)).
