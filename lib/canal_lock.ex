@@ -19,6 +19,16 @@ defmodule CanalLock do
   @type buckets :: non_neg_integer
 
   @typedoc """
+  The capacity of a call: a number of permits, or options with `:capacity`, a function that returns `{max_per, buckets}`.
+  The calling process calls it before the attempt, and once more after its request has joined the queue. So a process
+  that stores a new capacity and then calls `resize/3` misses no waiter.
+  """
+  @type limit :: non_neg_integer | [{:capacity, (() -> {max_per, buckets})} | request_option | {:timeout_ms, timeout}]
+
+  @typedoc "A key and its capacity, for a call with several keys."
+  @type key_limit :: {key, non_neg_integer} | {key, max_per, buckets}
+
+  @typedoc """
   `:max_per`, a positive integer, is shown by `info/0` and limits nothing: each call passes its own. With
   `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
   `:sweep_interval_ms` (default 5000) is the interval of the sweep in milliseconds. An idle key is reclaimed after two
@@ -90,6 +100,30 @@ defmodule CanalLock do
   defdelegate stop(), to: :canal_lock
 
   @doc """
+  Acquires a permit of `key` for the calling process, if fewer than `limit` are in use. The limit can be a function; see
+  `t:limit/0`. Answers, raises and costs as `acquire/3`.
+
+      iex> CanalLock.acquire(:db, 1)
+      {:acquired, 1}
+      iex> CanalLock.acquire(:db, capacity: fn -> {1, 2} end, timeout_ms: 200)
+      {:acquired, 2}
+      iex> CanalLock.acquire(:db, 2)
+      :full
+  """
+  @spec acquire(key, limit) :: {:acquired, pos_integer} | :full
+  def acquire(key, options) when is_list(options), do: :canal_lock.acquire(key, capacity(options))
+  def acquire(key, limit), do: :canal_lock.acquire(key, limit)
+
+  defp capacity(options) do
+    checked(
+      options,
+      &:canal_lock_wait.capacity_options/1,
+      &:canal_lock_errors.capacity_options/0,
+      "[capacity: fn -> {3, 2} end]"
+    )
+  end
+
+  @doc """
   Acquires a permit of `key` for the calling process, if fewer than `max_per * buckets` are in use. Answers `{:acquired,
   n}`, where `n` is the number of permits in use, or `:full`. A process can hold several permits.
 
@@ -100,12 +134,18 @@ defmodule CanalLock do
       iex> CanalLock.acquire(:db, 1, 2)
       :full
 
+  With a keyword list in the place of `buckets`, it is `acquire/4` with one bucket:
+
+      iex> CanalLock.acquire(:api, 10, timeout_ms: 200)
+      {:acquired, 1}
+
   Raises `ArgumentError` if an argument is wrong or canal_lock is not started, and `SystemLimitError` if memory is
   exhausted. Cost: 20 to 100 ns for short keys in the cache, plus the time to read a longer key. It does not depend on
   `buckets` or on the permits in use. `:canal_lock.acquire/3` has the details.
   """
-  @spec acquire(key, max_per, buckets) :: {:acquired, pos_integer} | :full
-  defdelegate acquire(key, max_per, buckets), to: :canal_lock
+  @spec acquire(key, max_per, buckets | wait) :: {:acquired, pos_integer} | :full
+  def acquire(key, limit, options) when is_list(options), do: :canal_lock.acquire(key, limit, wait(options))
+  def acquire(key, max_per, buckets), do: :canal_lock.acquire(key, max_per, buckets)
 
   @doc """
   As `acquire/3`, and waits if the key is full. The last argument is a timeout in milliseconds, `:infinity`, or options;
@@ -151,6 +191,28 @@ defmodule CanalLock do
   end
 
   @doc """
+  `request/4` with the capacity of `acquire/2`, which can be a function.
+
+      iex> {:waiting, ref} = CanalLock.request(:db, 0)
+      iex> CanalLock.resize(:db, 1)
+      iex> receive do: ({:canal_lock, ^ref, answer} -> answer)
+      {:acquired, 1}
+  """
+  @spec request(key, limit) :: {:acquired, pos_integer} | {:waiting, reference} | :full
+  def request(key, options) when is_list(options), do: :canal_lock.request(key, capacity(options))
+  def request(key, limit), do: :canal_lock.request(key, limit)
+
+  @doc """
+  `request/4` without options. With a keyword list in the place of `buckets`, it is `request/4` with one bucket.
+
+      iex> CanalLock.request(:db, 0, max_waiting: 0)
+      :full
+  """
+  @spec request(key, max_per, buckets | [request_option]) :: {:acquired, pos_integer} | {:waiting, reference} | :full
+  def request(key, limit, options) when is_list(options), do: :canal_lock.request(key, limit, request_options(options))
+  def request(key, max_per, buckets), do: :canal_lock.request(key, max_per, buckets)
+
+  @doc """
   As `acquire/4`, but the request waits, not the caller. After `{:waiting, ref}`, the caller gets one message:
   `{:canal_lock, ref, {:acquired, n}}`, or `{:canal_lock, ref, :closed}` if the table closes. `cancel/1` ends the
   request before that. Options are `t:request_option/0`. Raises as `acquire/3`.
@@ -165,7 +227,7 @@ defmodule CanalLock do
       {:acquired, 1}
   """
   @spec request(key, max_per, buckets, [request_option]) :: {:acquired, pos_integer} | {:waiting, reference} | :full
-  def request(key, max_per, buckets, options \\ []) do
+  def request(key, max_per, buckets, options) do
     :canal_lock.request(key, max_per, buckets, request_options(options))
   end
 
@@ -185,6 +247,15 @@ defmodule CanalLock do
   """
   @spec cancel(reference) :: :ok | {:acquired, pos_integer} | {:error, :not_waiting}
   defdelegate cancel(ref), to: :canal_lock
+
+  @doc """
+  As `resize/3` with one bucket.
+
+      iex> CanalLock.resize(:db, 3)
+      :ok
+  """
+  @spec resize(key, non_neg_integer) :: :ok
+  defdelegate resize(key, limit), to: :canal_lock
 
   @doc """
   Gives all requests that wait for `key` another capacity, `max_per * buckets`, in one step. Call it when the resource
@@ -252,6 +323,18 @@ defmodule CanalLock do
   defdelegate release(key, max_per, buckets), to: :canal_lock
 
   @doc """
+  `with_permit/4` with the capacity of `acquire/2`, which can be a function.
+
+      iex> CanalLock.with_permit(:db, 1, fn -> CanalLock.with_permit(:db, 1, fn -> :never_called end) end)
+      {:ok, :full}
+      iex> CanalLock.with_permit(:db, [capacity: fn -> {1, 1} end, timeout_ms: 200], fn -> :called end)
+      {:ok, :called}
+  """
+  @spec with_permit(key, limit, (() -> result)) :: {:ok, result} | :full when result: var
+  def with_permit(key, options, fun) when is_list(options), do: :canal_lock.with_permit(key, capacity(options), fun)
+  def with_permit(key, limit, fun), do: :canal_lock.with_permit(key, limit, fun)
+
+  @doc """
   Calls `fun` while the caller holds a permit of `key`. The permit is released when `fun` returns, raises, throws or
   exits, and when the process is killed. Answers `{:ok, result}`, or `:full` without calling `fun`. Raises and costs
   as `acquire/3` and `release/1`.
@@ -260,9 +343,18 @@ defmodule CanalLock do
       {:ok, 1}
       iex> CanalLock.with_permit(:db, 3, 0, fn -> raise "never called" end)
       :full
+
+  With a keyword list in the place of `buckets`, it is `with_permit/5` with one bucket:
+
+      iex> CanalLock.with_permit(:db, 3, [timeout_ms: 200], fn -> CanalLock.count(:db) end)
+      {:ok, 1}
   """
-  @spec with_permit(key, max_per, buckets, (() -> result)) :: {:ok, result} | :full when result: var
-  defdelegate with_permit(key, max_per, buckets, fun), to: :canal_lock
+  @spec with_permit(key, max_per, buckets | wait, (() -> result)) :: {:ok, result} | :full when result: var
+  def with_permit(key, limit, options, fun) when is_list(options) do
+    :canal_lock.with_permit(key, limit, wait(options), fun)
+  end
+
+  def with_permit(key, max_per, buckets, fun), do: :canal_lock.with_permit(key, max_per, buckets, fun)
 
   @doc """
   As `with_permit/4`, and waits as `acquire/4`. With `permits: k`, the caller holds `k` permits while `fun` runs.
@@ -273,6 +365,50 @@ defmodule CanalLock do
   @spec with_permit(key, max_per, buckets, wait, (() -> result)) :: {:ok, result} | :full when result: var
   def with_permit(key, max_per, buckets, timeout_or_options, fun) do
     :canal_lock.with_permit(key, max_per, buckets, wait(timeout_or_options), fun)
+  end
+
+  @doc """
+  Acquires one permit of each of several keys: all of them, or none with `:full`. In `limits`, a list of `t:key_limit/0`,
+  each key occurs once. The last argument is a timeout in milliseconds, `:infinity`, or the options `:timeout_ms` and
+  `:max_waiting`; see `t:wait/0`. The timeout is that of the whole call. All calls acquire in one order, so they never
+  wait for each other in a circle. Each key is released by `release/1`. `:canal_lock.acquire_many/2` has the details.
+
+      iex> CanalLock.acquire_many([{:all, 100}, {{:tenant, 7}, 2}], timeout_ms: 200)
+      {:acquired, [1, 1]}
+      iex> CanalLock.acquire_many([{:all, 100}, {{:tenant, 7}, 1}])
+      :full
+      iex> CanalLock.count(:all)
+      1
+  """
+  @spec acquire_many([key_limit], timeout | [{:timeout_ms, timeout} | {:max_waiting, non_neg_integer | :infinity}]) ::
+          {:acquired, [pos_integer]} | :full
+  def acquire_many(limits, timeout_or_options \\ 0) do
+    :canal_lock.acquire_many(limits, many(timeout_or_options))
+  end
+
+  defp many(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
+
+  defp many(options),
+    do: checked(options, &:canal_lock_wait.many_options/1, &:canal_lock_errors.many_options/0, "[timeout_ms: 5000]")
+
+  @doc """
+  Calls `fun` while the caller holds one permit of each key, see `acquire_many/2`. Answers as `with_permit/4`.
+
+      iex> CanalLock.with_permits([{:all, 100}, {{:tenant, 7}, 2}], fn -> CanalLock.count({:tenant, 7}) end)
+      {:ok, 1}
+  """
+  @spec with_permits([key_limit], (() -> result)) :: {:ok, result} | :full when result: var
+  defdelegate with_permits(limits, fun), to: :canal_lock
+
+  @doc """
+  As `with_permits/2`, and waits as `acquire_many/2`.
+
+      iex> CanalLock.with_permits([{:all, 100}, {{:tenant, 7}, 2}], 200, fn -> CanalLock.count({:tenant, 7}) end)
+      {:ok, 1}
+  """
+  @spec with_permits([key_limit], timeout | keyword, (() -> result)) :: {:ok, result} | :full when result: var
+  def with_permits(limits, timeout_or_options, fun) do
+    :canal_lock.with_permits(limits, many(timeout_or_options), fun)
   end
 
   @doc """

@@ -42,19 +42,25 @@
 ).
 
 -export([start_link/0, start_link/1, start_link/2, child_spec/0, child_spec/1, stop/0]).
--export([acquire/3, acquire/4, release/1, release/2, release/3, with_permit/4, with_permit/5]).
--export([request/3, request/4, cancel/1, resize/3, waiting/1]).
+-export([acquire/2, acquire/3, acquire/4, release/1, release/2, release/3]).
+-export([with_permit/3, with_permit/4, with_permit/5]).
+-export([acquire_many/1, acquire_many/2, with_permits/2, with_permits/3]).
+-export([request/2, request/3, request/4, cancel/1, resize/2, resize/3, waiting/1]).
 -export([give/2, give/3]).
 -export([acquire_on/4, acquire_on/5, release_on/2, release_on/3]).
 -export([count/1, buckets/2, holders/1, held/0, held/1, keys/0, info/0, audit/0]).
 -export([top/0, top/1]).
 
--export_type([key/0, options/0, wait_options/0, request_options/0, permits_options/0, info/0, view_options/0]).
+-export_type([key/0, limit/0, options/0, info/0, view_options/0]).
+-export_type([wait_options/0, request_options/0, many_options/0, permits_options/0, capacity/0]).
 
 -type key() :: term().
 %% What permits are counted for. Keys are compared with `=:=': `1' and `1.0' are two keys. A key that contains a
 %% reference or a fun is copied as the VM copies a message: a small part of a large binary in it keeps the whole binary
 %% in memory until the key is reclaimed.
+
+-type limit() :: {key(), Limit :: non_neg_integer()} | {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
+%% A key and its capacity, for a call with several keys.
 
 -type options() :: #{
     max_per => pos_integer(),
@@ -74,6 +80,12 @@
 %% `timeout_ms' (default 0): how long the call may wait, in milliseconds. `permits' (default 1): how many permits to
 %% acquire, all or none. `max_waiting' (default `infinity'): if at least that many requests wait for the key, the call
 %% does not wait.
+
+-type capacity() :: fun(() -> {MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}).
+%% Returns the capacity of a key at the moment.
+
+-type many_options() :: #{timeout_ms => timeout(), max_waiting => non_neg_integer() | infinity}.
+%% As in {@type wait_options()}. The timeout is that of the whole call.
 
 -type request_options() :: #{permits => pos_integer(), max_waiting => non_neg_integer() | infinity}.
 %% As in {@type wait_options()}.
@@ -190,7 +202,33 @@ child_spec(Argument) ->
 stop() ->
     canal_lock_manager:stop().
 
+%% @doc Acquires a permit of `Key' for the calling process, if fewer than `Limit' are in use.
+%%
+%% `acquire(Key, Limit)' is {@link acquire/3} with `MaxPer = Limit' and `Buckets = 1'.
+%%
+%% With a map in the place of the limit, the capacity is a function: `acquire(Key, #{capacity => Capacity, timeout_ms =>
+%% 200})'. The other options are {@type wait_options()}. The calling process calls the function before the attempt, and
+%% once more after its request has joined the queue. If the capacity has changed in between, all requests that wait for
+%% the key get the new one, as by {@link resize/3}. So a process that stores a new capacity and then calls {@link
+%% resize/3} misses no waiter. If the function raises, the request ends and the error passes to the caller. Raises
+%% `badarg' if the function returns anything but `{MaxPer, Buckets}'.
+-spec acquire(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}) ->
+    {acquired, N :: pos_integer()} | full.
+acquire(Key, Options) when is_map(Options) ->
+    ?ANSWER([Key, Options], canal_lock_capacity:acquire(Key, Options));
+acquire(Key, Limit) ->
+    case canal_lock_nif:acquire(Key, Limit, 1) of
+        {raise, First, Arguments} ->
+            Retried = canal_lock_interned:retry(First, fun canal_lock_nif:acquire/3, Arguments),
+            ?ANSWER(lists:droplast(Arguments), Retried);
+        Answer ->
+            Answer
+    end.
+
 %% @doc Acquires a permit of `Key' for the calling process, if fewer than `MaxPer * Buckets' are in use.
+%%
+%% With a map in the place of `Buckets', it is {@link acquire/4} with one bucket: `acquire(Key, Limit, #{timeout_ms =>
+%% 200})'.
 %%
 %% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size. If their product is 0, the answer
 %% is `full'. `N' is the number of permits in use, this one included. A process can hold several permits, of one key and
@@ -203,8 +241,10 @@ stop() ->
 %% `Buckets' or on the permits in use. The first permit of a process also creates a monitor. A dirty scheduler reads a
 %% key that is longer than 64 KiB, or that contains a fun, a native record, a bitstring or an integer
 %% beyond 1024 bits.
--spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
+-spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer() | wait_options()) ->
     {acquired, N :: pos_integer()} | full.
+acquire(Key, Limit, Options) when is_map(Options) ->
+    ?ANSWER([Key, Limit, Options], acquire_with(Key, Limit, 1, Options, canal_lock_wait:options(Options)));
 acquire(Key, MaxPer, Buckets) ->
     %% The native call returns the arguments with a cause, so the VM need not keep them across the call.
     case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
@@ -247,11 +287,20 @@ acquire(Key, MaxPer, Buckets, TimeoutOrOptions) ->
     case canal_lock_wait:options(TimeoutOrOptions) of
         {_, 1, _} ->
             acquire_one(Key, MaxPer, Buckets, TimeoutOrOptions);
-        invalid ->
-            ?RAISE(badarg, [Key, MaxPer, Buckets, TimeoutOrOptions]);
         Options ->
-            ?ANSWER([Key, MaxPer, Buckets, TimeoutOrOptions], acquire_or_wait(Key, MaxPer, Buckets, Options))
+            Answer = acquire_with(Key, MaxPer, Buckets, TimeoutOrOptions, Options),
+            ?ANSWER([Key, MaxPer, Buckets, TimeoutOrOptions], Answer)
     end.
+
+acquire_with(_Key, _MaxPer, _Buckets, _TimeoutOrOptions, invalid) ->
+    {raise, badarg};
+acquire_with(Key, MaxPer, Buckets, TimeoutOrOptions, {_, 1, _}) ->
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets, TimeoutOrOptions) of
+        {raise, Cause, Arguments} -> after_attempt(Cause, Arguments);
+        Acquired -> Acquired
+    end;
+acquire_with(Key, MaxPer, Buckets, _TimeoutOrOptions, Options) ->
+    acquire_or_wait(Key, MaxPer, Buckets, Options).
 
 %% Inlined, so that `acquire/4' is the function that raises.
 -compile({inline, acquire_one/4}).
@@ -271,9 +320,20 @@ after_attempt(Cause, _Arguments) ->
 acquire_or_wait(Key, MaxPer, Buckets, Options) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_wait:acquire(K, MaxPer, Buckets, Options) end)).
 
-%% @equiv request(Key, MaxPer, Buckets, #{})
--spec request(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
+%% @doc {@link request/3} with `MaxPer = Limit' and `Buckets = 1', or with a function as in {@link acquire/2}.
+-spec request(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}) ->
     {acquired, N :: pos_integer()} | {waiting, reference()} | full.
+request(Key, Options) when is_map(Options) ->
+    ?ANSWER([Key, Options], canal_lock_capacity:request(Key, Options));
+request(Key, Limit) ->
+    ?ANSWER([Key, Limit], request_or_wait(Key, Limit, 1, canal_lock_wait:options(0))).
+
+%% @doc {@link request/4} without options. With a map in the place of `Buckets', it is {@link request/4} with one
+%% bucket.
+-spec request(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer() | request_options()) ->
+    {acquired, N :: pos_integer()} | {waiting, reference()} | full.
+request(Key, Limit, Options) when is_map(Options) ->
+    ?ANSWER([Key, Limit, Options], request_or_wait(Key, Limit, 1, canal_lock_wait:request_options(Options)));
 request(Key, MaxPer, Buckets) ->
     ?ANSWER([Key, MaxPer, Buckets], request_or_wait(Key, MaxPer, Buckets, canal_lock_wait:options(0))).
 
@@ -306,6 +366,11 @@ request_or_wait(Key, MaxPer, Buckets, Options) ->
 cancel(Ref) ->
     ?ANSWER([Ref], ?CAUGHT(canal_lock_wait:cancel(Ref))).
 
+%% @equiv resize(Key, Limit, 1)
+-spec resize(key(), Limit :: non_neg_integer()) -> ok.
+resize(Key, Limit) ->
+    ?ANSWER([Key, Limit], resize_queue(Key, Limit, 1)).
+
 %% @doc Gives all requests that wait for `Key' another capacity, `MaxPer * Buckets', in one step.
 %%
 %% Call it when the resource changes its size. Then the requests that the new capacity admits are granted, the oldest
@@ -314,8 +379,10 @@ cancel(Ref) ->
 %% in pieces of at most 1 ms, between which other processes run.
 -spec resize(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) -> ok.
 resize(Key, MaxPer, Buckets) ->
-    Resized = fun(KeyOrHandle) -> canal_lock_wait:resize(KeyOrHandle, MaxPer, Buckets) end,
-    ?ANSWER([Key, MaxPer, Buckets], ?CAUGHT(canal_lock_interned:call(Key, Resized))).
+    ?ANSWER([Key, MaxPer, Buckets], resize_queue(Key, MaxPer, Buckets)).
+
+resize_queue(Key, MaxPer, Buckets) ->
+    ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_wait:resize(K, MaxPer, Buckets) end)).
 
 %% @doc The number of requests that wait for `Key'. Raises as described for the module. Cost: constant.
 -spec waiting(key()) -> non_neg_integer().
@@ -383,15 +450,47 @@ give_permits(Key, Pid, Permits) ->
     Give = fun(KeyOrHandle) -> canal_lock_nif:give(KeyOrHandle, Pid, Permits) end,
     ?CAUGHT(canal_lock_interned:call(Key, Give)).
 
+%% @doc {@link with_permit/4} with `MaxPer = Limit' and `Buckets = 1', or with a function as in {@link acquire/2}.
+-spec with_permit(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}, fun(() -> Result)) ->
+    {ok, Result} | full.
+with_permit(Key, Options, Fun) when is_map(Options), is_function(Fun, 0) ->
+    case ?ANSWER([Key, Options, Fun], canal_lock_capacity:acquire(Key, Options)) of
+        {acquired, _} ->
+            try
+                {ok, Fun()}
+            after
+                canal_lock_interned:release(Key, maps:get(permits, Options, 1))
+            end;
+        full ->
+            full
+    end;
+with_permit(Key, Limit, Fun) when is_function(Fun, 0) ->
+    case call_with_permit(Key, Limit, 1, Fun) of
+        {raise, First, _} ->
+            Retried = canal_lock_interned:retry(First, fun call_with_permit/4, [Key, Limit, 1, Fun]),
+            ?ANSWER([Key, Limit, Fun], Retried);
+        Answer ->
+            Answer
+    end;
+with_permit(Key, Limit, Fun) ->
+    ?RAISE(badarg, [Key, Limit, Fun]).
+
 %% @doc Calls `Fun', a function of arity 0, while the caller holds a permit of `Key'.
+%%
+%% With a map in the place of `Buckets', it is {@link with_permit/5} with one bucket: `with_permit(Key, Limit,
+%% #{timeout_ms => 200}, Fun)'.
 %%
 %% The permit is released when `Fun' returns (then the answer is `{ok, Result}'), when it throws, exits or raises (which
 %% passes to the caller), and when the process is killed. If no permit is free, the answer is `full' and `Fun' is not
 %% called. Calls can be nested; each acquires a permit of its own. `Fun' must not release the permit. If the table is
 %% closed while `Fun' runs, the permit is void, and the call still returns the result of `Fun'. Raises and costs as
 %% {@link acquire/3} and {@link release/1}.
--spec with_permit(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)) ->
+-spec with_permit(
+    key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer() | wait_options(), fun(() -> Result)
+) ->
     {ok, Result} | full.
+with_permit(Key, Limit, Options, Fun) when is_map(Options), is_function(Fun, 0) ->
+    ?ANSWER([Key, Limit, Options, Fun], with_options(Key, Limit, 1, canal_lock_wait:options(Options), Fun));
 with_permit(Key, MaxPer, Buckets, Fun) when is_function(Fun, 0) ->
     case call_with_permit(Key, MaxPer, Buckets, Fun) of
         {raise, First, _} ->
@@ -428,14 +527,14 @@ call_with_permit(KeyOrHandle, MaxPer, Buckets, Fun) ->
 with_permit(Key, MaxPer, Buckets, TimeoutOrOptions, Fun) when is_function(Fun, 0) ->
     ?ANSWER(
         [Key, MaxPer, Buckets, TimeoutOrOptions, Fun],
-        with_permits(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions), Fun)
+        with_options(Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions), Fun)
     );
 with_permit(Key, MaxPer, Buckets, TimeoutOrOptions, Fun) ->
     ?RAISE(badarg, [Key, MaxPer, Buckets, TimeoutOrOptions, Fun]).
 
-with_permits(_Key, _MaxPer, _Buckets, invalid, _Fun) ->
+with_options(_Key, _MaxPer, _Buckets, invalid, _Fun) ->
     {raise, badarg};
-with_permits(Key, MaxPer, Buckets, Options, Fun) ->
+with_options(Key, MaxPer, Buckets, Options, Fun) ->
     case call_with_permits(Key, MaxPer, Buckets, Options, Fun) of
         {raise, First, All} -> canal_lock_interned:retry(First, fun call_with_permits/5, All);
         Answer -> Answer
@@ -470,6 +569,54 @@ release_after(KeyOrHandle, Permits) ->
         {raise, not_started} -> void;
         {raise, Cause} -> ?RAISE(Cause, [KeyOrHandle, Permits]);
         _ -> ok
+    end.
+
+%% @equiv acquire_many(Limits, 0)
+-spec acquire_many([limit()]) -> {acquired, [N :: pos_integer()]} | full.
+acquire_many(Limits) ->
+    ?ANSWER([Limits], canal_lock_many:acquire(Limits, 0)).
+
+%% @doc Acquires one permit of each of several keys: all of them, or none with `full'.
+%%
+%% `Limits' is a list of `{Key, Limit}' and `{Key, MaxPer, Buckets}', in which each key occurs once. The answer has the
+%% numbers of {@link acquire/3}, in the order of the list. The last argument is a timeout in milliseconds, `infinity',
+%% or a map, see {@type many_options()}. The timeout is that of the whole call.
+%%
+%% The keys are acquired one after the other in the order of terms, so calls of this function never wait for each other
+%% in a circle. A call that waits for one key holds its permits of the keys before it. A caller that holds other permits
+%% during the call can still be part of a circle; a timeout ends it. Each key is released by {@link release/1}.
+%%
+%% Raises as {@link acquire/4}; then the caller holds none of the permits. Cost: that of {@link acquire/4} for each key,
+%% and the sorting of the list.
+-spec acquire_many([limit()], timeout() | many_options()) -> {acquired, [N :: pos_integer()]} | full.
+acquire_many(Limits, TimeoutOrOptions) ->
+    ?ANSWER([Limits, TimeoutOrOptions], canal_lock_many:acquire(Limits, TimeoutOrOptions)).
+
+%% @equiv with_permits(Limits, 0, Fun)
+-spec with_permits([limit()], fun(() -> Result)) -> {ok, Result} | full.
+with_permits(Limits, Fun) when is_function(Fun, 0) ->
+    ?ANSWER([Limits, Fun], call_with_limits(Limits, 0, Fun));
+with_permits(Limits, Fun) ->
+    ?RAISE(badarg, [Limits, Fun]).
+
+%% @doc Calls `Fun' while the caller holds one permit of each key of `Limits', see {@link acquire_many/2}. Answers as
+%% {@link with_permit/4}.
+-spec with_permits([limit()], timeout() | many_options(), fun(() -> Result)) -> {ok, Result} | full.
+with_permits(Limits, TimeoutOrOptions, Fun) when is_function(Fun, 0) ->
+    ?ANSWER([Limits, TimeoutOrOptions, Fun], call_with_limits(Limits, TimeoutOrOptions, Fun));
+with_permits(Limits, TimeoutOrOptions, Fun) ->
+    ?RAISE(badarg, [Limits, TimeoutOrOptions, Fun]).
+
+call_with_limits(Limits, TimeoutOrOptions, Fun) ->
+    case canal_lock_many:acquire(Limits, TimeoutOrOptions) of
+        {acquired, _} ->
+            try
+                {ok, Fun()}
+            after
+                canal_lock_many:release(Limits)
+            end;
+        Other ->
+            Other
     end.
 
 %% @doc Acquires a permit in the table of another node, for the calling process. With `node()' it is {@link acquire/3}.

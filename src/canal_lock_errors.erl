@@ -12,6 +12,7 @@
 %% For canal_lock_quorum_errors, and for options of Elixir and of the application.
 -export([format_error/3, wrong_arguments/2, wrong_option/2, option_text/2]).
 -export([environment/0, start_options/0, view_options/0, wait_options/0, request_options/0, permits_options/0]).
+-export([capacity_options/0, many_options/0]).
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
@@ -27,7 +28,10 @@
 %% What a value must be: a kind that `requirement/2' or `wrong_argument/3' knows, or a function that returns a
 %% requirement. `Must' completes the sentence "X must ...".
 -type kind() ::
-    atom() | {function, arity()} | {options | timeout_or | max_per_or, [option()]} | fun((term()) -> requirement()).
+    atom()
+    | {function, arity()}
+    | {options | timeout_or | limit_or | buckets_or | max_per_or, [option()]}
+    | fun((term()) -> requirement()).
 -type requirement() :: {IsMet :: boolean(), Must :: iodata()}.
 
 -type option() :: {Name :: atom(), kind() | {required, kind()}}.
@@ -88,31 +92,53 @@ explain(version_mismatch) ->
 %% The wrong arguments of a call of canal_lock, each with its explanation. Empty if all are right.
 -spec wrong(Function :: atom(), Arguments :: [term()]) -> texts().
 wrong(Function, Arguments) ->
-    wrong_arguments(expected(Function, length(Arguments)), Arguments).
+    wrong_arguments(form(Function, Arguments), Arguments).
+
+%% A map in the place of a number belongs to another form of the call.
+form(acquire, [_, _, Options]) when is_map(Options) -> short_form(wait_options());
+form(request, [_, _, Options]) when is_map(Options) -> short_form(request_options());
+form(with_permit, [_, _, Options, _]) when is_map(Options) -> short_form(wait_options()) ++ [{"Fun", {function, 0}}];
+form(Function, Arguments) -> expected(Function, length(Arguments)).
+
+short_form(Options) ->
+    [any, {"Limit", count}, {"Options", {options, Options}}].
 
 expected(start_link, 1) -> [{"MaxPer", {max_per_or, start_options()}}];
-expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, start_options() -- [{max_per, positive}]}}];
+expected(start_link, 2) -> [{"MaxPer", positive}, {"Options", {options, proplists:delete(max_per, start_options())}}];
 expected(child_spec, 1) -> [{"MaxPer", child}];
-expected(acquire, 3) -> [any, {"MaxPer", count}, {"Buckets", count}];
-expected(acquire, 4) -> expected(acquire, 3) ++ [{"TimeoutOrOptions", {timeout_or, wait_options()}}];
-expected(request, 3) -> expected(acquire, 3);
-expected(request, 4) -> expected(acquire, 3) ++ [{"Options", {options, request_options()}}];
+expected(acquire, 2) -> [any, {"Limit", {limit_or, capacity_options()}}];
+expected(acquire, 3) -> [any, {"MaxPer", count}, {"Buckets", {buckets_or, wait_options()}}];
+expected(acquire, 4) -> numbers() ++ [{"TimeoutOrOptions", {timeout_or, wait_options()}}];
+expected(request, 2) -> [any, {"Limit", {limit_or, proplists:delete(timeout_ms, capacity_options())}}];
+expected(request, 3) -> [any, {"MaxPer", count}, {"Buckets", {buckets_or, request_options()}}];
+expected(request, 4) -> numbers() ++ [{"Options", {options, request_options()}}];
 expected(cancel, 1) -> [{"Ref", reference}];
-expected(resize, 3) -> expected(acquire, 3);
+expected(resize, 2) -> [any, {"Limit", count}];
+expected(resize, 3) -> numbers();
 expected(release, 2) -> [any, {"Options", {options, permits_options()}}];
-expected(release, 3) -> expected(acquire, 3);
-expected(with_permit, 4) -> expected(acquire, 3) ++ [{"Fun", {function, 0}}];
+expected(release, 3) -> numbers();
+expected(acquire_many, 1) -> [{"Limits", limits}];
+expected(acquire_many, 2) ->
+    [{"Limits", limits}, {"TimeoutOrOptions", {timeout_or, many_options()}}];
+expected(with_permits, 2) -> [{"Limits", limits}, {"Fun", {function, 0}}];
+expected(with_permits, 3) -> expected(acquire_many, 2) ++ [{"Fun", {function, 0}}];
+expected(with_permit, 3) -> expected(acquire, 2) ++ [{"Fun", {function, 0}}];
+expected(with_permit, 4) ->
+    [any, {"MaxPer", count}, {"Buckets", {buckets_or, wait_options()}}, {"Fun", {function, 0}}];
 expected(with_permit, 5) -> expected(acquire, 4) ++ [{"Fun", {function, 0}}];
 expected(give, 2) -> [any, {"Pid", local_pid}];
 expected(give, 3) -> expected(give, 2) ++ [{"Options", {options, permits_options()}}];
 expected(buckets, 2) -> [any, {"MaxPer", positive}];
 expected(held, 1) -> [{"Pid", pid}];
-expected(acquire_on, 4) -> [{"Node", node} | expected(acquire, 3)];
+expected(acquire_on, 4) -> [{"Node", node} | numbers()];
 expected(acquire_on, 5) -> [{"Node", node} | expected(acquire, 4)];
 expected(release_on, 2) -> [{"Node", node}, any];
 expected(release_on, 3) -> [{"Node", node} | expected(release, 2)];
 expected(top, 1) -> [{"Options", {options, view_options()}}];
 expected(_, Arity) -> lists:duplicate(Arity, any).
+
+numbers() ->
+    [any, {"MaxPer", count}, {"Buckets", count}].
 
 %% Of the application.
 -spec environment() -> [option()].
@@ -127,6 +153,16 @@ start_options() ->
 -spec wait_options() -> [option()].
 wait_options() ->
     [{timeout_ms, timeout} | request_options()].
+
+%% The same, with the capacity as a function.
+-spec capacity_options() -> [option()].
+capacity_options() ->
+    [{capacity, {required, {function, 0}}} | wait_options()].
+
+%% Of a call for several keys.
+-spec many_options() -> [option()].
+many_options() ->
+    proplists:delete(permits, wait_options()).
 
 -spec request_options() -> [option()].
 request_options() ->
@@ -167,6 +203,11 @@ requirement(positive, N) -> {is_integer(N) andalso N > 0, "be a positive integer
 requirement(child, N) -> {is_integer(N) andalso N > 0, "be a positive integer, a map of options, or {MaxPer, Options}"};
 requirement({max_per_or, _}, N) -> {is_integer(N) andalso N > 0, "be a positive integer or a map of options"};
 requirement(count, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integer"};
+requirement({limit_or, _}, N) ->
+    {is_integer(N) andalso N >= 0, "be a non-negative integer, or a map with the option capacity"};
+requirement({buckets_or, _}, N) -> {is_integer(N) andalso N >= 0, "be a non-negative integer, or a map of options"};
+requirement(limits, Value) ->
+    {canal_lock_many:is_limits(Value), "be a list of {Key, Limit} and {Key, MaxPer, Buckets}, each key once"};
 requirement(positive_ms, N) -> {is_ms(N) andalso N > 0, "be a positive integer below 2^32 (milliseconds)"};
 requirement(ms, N) -> {is_ms(N), "be a non-negative integer below 2^32 (milliseconds)"};
 requirement(timeout, N) ->

@@ -6,7 +6,7 @@
 
 -include("canal_lock_errors.hrl").
 
--export([retry/3, call/2]).
+-export([retry/3, call/2, release/2]).
 
 %% Repeats a call of canal_lock_nif that has answered `{raise, Cause, Arguments}', if the cause is a long key.
 -spec retry(canal_lock_nif:cause(), fun((...) -> Answer | canal_lock_nif:raise()), [term(), ...]) ->
@@ -32,6 +32,12 @@ call(Key, Call) ->
     catch
         error:intern -> call_with(canal_lock_nif:intern(Key), Call)
     end.
+
+%% Releases permits that the calling process holds, unless the table has been closed.
+-spec release(canal_lock:key(), pos_integer()) -> ok.
+release(Key, Permits) ->
+    _ = ?CAUGHT(call(Key, fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end)),
+    ok.
 
 call_with(Handle, Call) ->
     try

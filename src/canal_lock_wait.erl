@@ -8,8 +8,9 @@
 
 -include("canal_lock_errors.hrl").
 
--export([options/1, request_options/1, permits/1]).
--export([acquire/4, wait/4, request/4, answer/1, cancel/1, cancel_after_timeout/1, resize/3, exit_after_resize/3]).
+-export([options/1, request_options/1, many_options/1, capacity_options/1, permits/1]).
+-export([acquire/4, wait/4, await/2, request/4, answer/1, cancel/1, cancel_after_timeout/1]).
+-export([resize/3, exit_after_resize/3]).
 
 -export_type([options/0]).
 
@@ -51,6 +52,21 @@ options(_) ->
 request_options(Options) when is_map(Options), not is_map_key(timeout_ms, Options) -> options(Options);
 request_options(_) -> invalid.
 
+%% Of a call for several keys, with one permit of each.
+-spec many_options(term()) -> options() | invalid.
+many_options(Options) when is_map_key(permits, Options) -> invalid;
+many_options(TimeoutOrOptions) -> options(TimeoutOrOptions).
+
+%% Of a call with the option `capacity', which is a function.
+-spec capacity_options(term()) -> {fun(() -> term()), options()} | invalid.
+capacity_options(#{capacity := Capacity} = Options) when is_function(Capacity, 0) ->
+    case options(maps:remove(capacity, Options)) of
+        invalid -> invalid;
+        Others -> {Capacity, Others}
+    end;
+capacity_options(_) ->
+    invalid.
+
 %% The number of permits in the options of a release or a gift.
 -spec permits(term()) -> pos_integer() | invalid.
 permits(#{permits := Permits} = Options) when map_size(Options) =:= 1, is_integer(Permits), Permits > 0 -> Permits;
@@ -89,6 +105,14 @@ wait(Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
             end;
         Answer ->
             Answer
+    end.
+
+%% Waits for the end of a request of the caller.
+-spec await(reference(), timeout()) -> answer().
+await(Ref, Timeout_ms) ->
+    receive
+        {canal_lock, Ref, Answer} -> answer(Answer)
+    after Timeout_ms -> cancel_after_timeout(Ref)
     end.
 
 %% What the message of a request that has ended means for the call that waits.

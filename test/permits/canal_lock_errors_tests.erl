@@ -12,6 +12,7 @@
 -define(TIMEOUT_OR_OPTIONS,
     "be a non-negative integer below 2^32 (milliseconds), infinity, or a map of options"
 ).
+-define(OR_OPTIONS, ", or a map of options").
 -define(FUN, "be a function of arity 0").
 -define(LOCAL_PID, "be a pid of this node").
 -define(NODE, "be the name of a node, an atom").
@@ -64,14 +65,17 @@ wrong_arguments() ->
 calls() ->
     Fun = fun() -> self() ! called end,
     Numbers = [
-        {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
-     || Function <- [acquire, release, request, resize],
+        {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets, Or)}
+     || {Function, Or} <- [{acquire, ?OR_OPTIONS}, {release, ""}, {request, ?OR_OPTIONS}, {resize, ""}],
         Key <- [db, new, "string", #{}, -1],
-        {MaxPer, Buckets} <- pairs()
+        {MaxPer, Buckets} <- pairs(),
+        Or =:= "" orelse not is_map(Buckets)
     ] ++
         [
-            {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets)}
-         || Function <- [acquire, release], {_, Key} <- test_key_terms:all(), {MaxPer, Buckets} <- [{-1, 1}, {1, three}]
+            {Function, [Key, MaxPer, Buckets], numbers(2, MaxPer, Buckets, Or)}
+         || {Function, Or} <- [{acquire, ?OR_OPTIONS}, {release, ""}],
+            {_, Key} <- test_key_terms:all(),
+            {MaxPer, Buckets} <- [{-1, 1}, {1, three}]
         ],
     With = [
         {with_permit, [db, MaxPer, Buckets, Action],
@@ -83,14 +87,14 @@ calls() ->
     On = [
         {acquire_on, [Node, db, MaxPer, Buckets],
             maps:merge(
-                maps:from_list([{1, must("Node", ?NODE, Node)} || not is_atom(Node)]), numbers(3, MaxPer, Buckets)
+                maps:from_list([{1, must("Node", ?NODE, Node)} || not is_atom(Node)]), numbers(3, MaxPer, Buckets, "")
             )}
      || {MaxPer, Buckets} <- pairs(),
         Node <- [there@nowhere, "there@nowhere"]
     ],
     %% The same numbers, with one more argument.
     Longer = [
-        {Function, Arguments ++ More, Texts}
+        {Function, Arguments ++ More, without_options(Texts)}
      || {Function, Arguments, Texts} <- Numbers ++ On,
         {Longer, All} <- [
             {acquire, [[5], [infinity], [#{}]]}, {request, [[#{}]]}, {acquire_on, [[0], [#{permits => 2}]]}
@@ -99,7 +103,7 @@ calls() ->
         More <- All
     ],
     LongerWith = [
-        {with_permit, [db, MaxPer, Buckets, 5, Fun], Texts}
+        {with_permit, [db, MaxPer, Buckets, 5, Fun], without_options(Texts)}
      || {acquire, [db, MaxPer, Buckets], Texts} <- Numbers
     ],
     Wrong = [Call || {_, _, Texts} = Call <- Numbers ++ With ++ On ++ Longer ++ LongerWith, Texts =/= #{}],
@@ -128,6 +132,7 @@ calls() ->
             Node <- NotNodes
         ] ++
         option_calls() ++
+        short_calls() ++
         [{top, [Options], #{1 => Text}} || {Options, Text} <- wrong_view_options()].
 
 %% Calls with a wrong argument that has options, and with several wrong arguments.
@@ -155,6 +160,42 @@ option_calls() ->
             {give, [db, me, []], #{2 => must("Pid", ?LOCAL_PID, me), 3 => must("Options", "be a map", [])}},
             {release_on, [1, db, []], #{1 => must("Node", ?NODE, 1), 3 => must("Options", "be a map", [])}}
         ].
+
+%% Calls with one limit or with a capacity that is a function.
+short_calls() ->
+    Fun = fun() -> self() ! called end,
+    NotLimits = [NotMap || NotMap <- not_counts(), not is_map(NotMap)],
+    Limit = fun(Value) -> #{2 => must("Limit", ?COUNT ", or a map with the option capacity", Value)} end,
+    ByFunction = [
+        {#{}, <<"the option capacity is missing; it must " ?FUN>>},
+        {#{capacity => 3}, must("the option capacity", ?FUN, 3)},
+        {#{capacity => Fun, permits => 0}, must("the option permits", ?POSITIVE, 0)}
+    ],
+    [{Function, [db, Value | After], Limit(Value)} || {Function, After} <- short_forms(Fun), Value <- NotLimits] ++
+        [
+            {Function, [db, Options | After], #{2 => Text}}
+         || {Function, After} <- short_forms(Fun), {Options, Text} <- ByFunction
+        ] ++
+        [
+            {request, [db, #{capacity => Fun, timeout_ms => 5}], #{
+                2 => <<"unknown option timeout_ms; the options are capacity, permits, max_waiting">>
+            }},
+            {with_permit, [db, 3, not_a_fun], #{3 => must("Fun", ?FUN, not_a_fun)}}
+        ] ++
+        [{resize, [db, Value], #{2 => must("Limit", ?COUNT, Value)}} || Value <- not_counts()] ++
+        [
+            {Function, [db, Value, #{} | After], #{2 => must("Limit", ?COUNT, Value)}}
+         || {Function, After} <- short_forms(Fun), Value <- not_counts()
+        ] ++
+        [
+            {Function, [db, 3, Options | After], #{3 => Text}}
+         || {Function, After} <- short_forms(Fun),
+            {Options, Text} <- case Function of request -> wrong_requests(); _ -> wrong_waits() end,
+            is_map(Options)
+        ].
+
+short_forms(Fun) ->
+    [{acquire, []}, {request, []}, {with_permit, [Fun]}].
 
 wrong_waits() ->
     Timeouts = [-1, -(1 bsl 70), 1 bsl 32, 1 bsl 70, 5.0, soon, [], [{timeout_ms, 5}], "5", {5}, self()],
@@ -189,13 +230,19 @@ pairs() ->
         [{Wrong, 1 bsl 70} || Wrong <- not_counts()] ++ [{0, Wrong} || Wrong <- not_counts()] ++
         [{Wrong, Other} || Wrong <- not_counts(), Other <- [-1, three]].
 
-%% The texts of MaxPer and Buckets, if MaxPer is the argument of this position.
-numbers(Position, MaxPer, Buckets) ->
+%% The texts of MaxPer and Buckets, if MaxPer is the argument of this position. `Or' is what Buckets can be besides.
+numbers(Position, MaxPer, Buckets, Or) ->
     maps:from_list([
-        {N, must(Name, ?COUNT, Value)}
-     || {N, Name, Value} <- [{Position, "MaxPer", MaxPer}, {Position + 1, "Buckets", Buckets}],
+        {N, must(Name, Must, Value)}
+     || {N, Name, Must, Value} <- [
+            {Position, "MaxPer", ?COUNT, MaxPer}, {Position + 1, "Buckets", ?COUNT ++ Or, Buckets}
+        ],
         not (is_integer(Value) andalso Value >= 0)
     ]).
+
+%% The texts of a longer call, in which Buckets cannot be options.
+without_options(Texts) ->
+    maps:map(fun(_, Text) -> iolist_to_binary(string:replace(Text, ?OR_OPTIONS, "")) end, Texts).
 
 wrong_starts() ->
     lists:foreach(fun({Function, Arguments, Texts}) ->
@@ -279,7 +326,11 @@ explanation(Reason, [{_, _, _, Info} | _] = Stack) ->
 shell() ->
     Node = must("Node", ?NODE, "there@nowhere"),
     shows(
-        [{2, must("MaxPer", ?COUNT, 3.0)}, {3, must("Buckets", ?COUNT, one)}, {4, must("Fun", ?FUN, not_a_fun)}],
+        [
+            {2, must("MaxPer", ?COUNT, 3.0)},
+            {3, must("Buckets", ?COUNT ?OR_OPTIONS, one)},
+            {4, must("Fun", ?FUN, not_a_fun)}
+        ],
         fun() -> canal_lock:with_permit(db, 3.0, one, not_a_fun) end
     ),
     shows([{4, must("the option permits", ?POSITIVE, 0)}], fun() -> canal_lock:acquire(db, 3, 1, #{permits => 0}) end),

@@ -1,0 +1,86 @@
+%% @private
+%% Calls whose capacity is a function. The caller's process evaluates it before the attempt, and once more after the
+%% request has joined the queue. Any process that stores a new capacity and then calls `resize' reaches the request: it
+%% has either joined the queue before, or reads the new capacity afterwards.
+-module(canal_lock_capacity).
+
+-include("canal_lock_errors.hrl").
+
+-export([acquire/2, request/2]).
+
+-define(IS_COUNT(N), (is_integer(N) andalso N >= 0)).
+
+%% About this many characters of a wrong answer are shown.
+-define(MAX_CHARACTERS, 100).
+
+-type answer() :: {acquired, pos_integer()} | full | {raise, canal_lock_errors:cause()}.
+
+%% Errors of the function are not caught: they are the caller's.
+-spec acquire(canal_lock:key(), Options :: map()) -> answer().
+acquire(Key, Options) ->
+    case canal_lock_wait:capacity_options(Options) of
+        {Capacity, Parsed = {0, _, _}} ->
+            attempt(Key, fun canal_lock_wait:acquire/4, evaluate(Capacity), Parsed);
+        {Capacity, Parsed = {Timeout_ms, _, _}} ->
+            case request(Key, Capacity, Parsed) of
+                {waiting, Ref} -> ?CAUGHT(canal_lock_wait:await(Ref, Timeout_ms));
+                Answer -> Answer
+            end;
+        invalid ->
+            {raise, badarg}
+    end.
+
+-spec request(canal_lock:key(), Options :: map()) -> answer() | {waiting, reference()}.
+request(_Key, #{timeout_ms := _}) ->
+    {raise, badarg};
+request(Key, Options) ->
+    case canal_lock_wait:capacity_options(Options) of
+        {Capacity, Parsed} -> request(Key, Capacity, Parsed);
+        invalid -> {raise, badarg}
+    end.
+
+request(Key, Capacity, Parsed = {_, Permits, _}) ->
+    Before = evaluate(Capacity),
+    case attempt(Key, fun canal_lock_wait:request/4, Before, Parsed) of
+        {waiting, Ref} ->
+            try resize_if_changed(Key, Before, evaluate(Capacity)) of
+                ok -> {waiting, Ref};
+                Raise -> give_up(Key, Ref, Permits), Raise
+            catch
+                Class:Reason:Stacktrace ->
+                    give_up(Key, Ref, Permits),
+                    erlang:raise(Class, Reason, Stacktrace)
+            end;
+        Answer ->
+            Answer
+    end.
+
+evaluate(Capacity) ->
+    case Capacity() of
+        {MaxPer, Buckets} when ?IS_COUNT(MaxPer), ?IS_COUNT(Buckets) ->
+            {MaxPer, Buckets};
+        Other ->
+            Must = "the function of the option capacity must return {MaxPer, Buckets}, two non-negative integers; ",
+            Text = [Must, "it returned ", canal_lock_text:short(Other, ?MAX_CHARACTERS)],
+            {raise, {badarg, #{2 => unicode:characters_to_binary(Text)}}}
+    end.
+
+attempt(_Key, _Call, {raise, Cause}, _Parsed) ->
+    {raise, Cause};
+attempt(Key, Call, {MaxPer, Buckets}, Parsed) ->
+    ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> Call(KeyOrHandle, MaxPer, Buckets, Parsed) end)).
+
+resize_if_changed(_Key, Same, Same) ->
+    ok;
+resize_if_changed(_Key, _Before, {raise, Cause}) ->
+    {raise, Cause};
+resize_if_changed(Key, _Before, {MaxPer, Buckets}) ->
+    Resize = fun(KeyOrHandle) -> canal_lock_wait:resize(KeyOrHandle, MaxPer, Buckets) end,
+    ?CAUGHT(canal_lock_interned:call(Key, Resize)).
+
+%% The request may have been granted in the meantime.
+give_up(Key, Ref, Permits) ->
+    case canal_lock_wait:cancel(Ref) of
+        {acquired, _} -> canal_lock_interned:release(Key, Permits);
+        _ -> ok
+    end.
