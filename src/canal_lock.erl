@@ -59,7 +59,8 @@
 %% reference or a fun is copied as the VM copies a message: a small part of a large binary in it keeps the whole binary
 %% in memory until the key is reclaimed.
 
--type limit() :: {key(), Limit :: non_neg_integer()} | {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
+-type limit() ::
+    {key(), Limit :: non_neg_integer()} | {key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()}.
 %% A key and its capacity, for a call with several keys.
 
 -type options() :: #{
