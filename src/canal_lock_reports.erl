@@ -1,5 +1,6 @@
 %% @private
-%% Log reports of permits, in the domain `[canal_lock]'.
+%% Log reports of permits, with the metadata `canal_lock => permits'. They have no domain: OTP's default handler drops
+%% the events of all domains except its own.
 -module(canal_lock_reports).
 
 -include_lib("kernel/include/logger.hrl").
@@ -51,7 +52,7 @@ unexpected_release(Key) ->
 %% Logs a report. `format/1' has all kinds of reports.
 -spec report(#{what := atom(), atom() => term()}) -> ok.
 report(Report) ->
-    ?LOG_ERROR(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
+    ?LOG_ERROR(Report, #{canal_lock => permits, report_cb => fun ?MODULE:format/1}).
 
 %% The same for what does no harm.
 -spec warn(#{what := atom(), atom() => term()}) -> ok.

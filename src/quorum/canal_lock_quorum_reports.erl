@@ -1,7 +1,7 @@
 %% @private
-%% Log reports of the quorum locks, in the domain `[canal_lock, quorum]'. So one filter for `[canal_lock]' passes the
-%% reports of permits and of quorum locks. Failures between nodes are logged and not raised, because a caller that
-%% unlocks can do nothing about a voter that does not answer.
+%% Log reports of the quorum locks, with the metadata `canal_lock => quorum' and without a domain, as
+%% canal_lock_reports. Failures between nodes are logged and not raised, because a caller that unlocks can do nothing
+%% about a voter that does not answer.
 -module(canal_lock_quorum_reports).
 
 -include_lib("kernel/include/logger.hrl").
@@ -14,7 +14,7 @@
 %% Logs a report. `format/1' has all kinds of reports, and the details of each.
 -spec report(What :: atom(), Details :: #{atom() => term()}) -> ok.
 report(What, Details) ->
-    ?LOG(level(What), Details#{what => What}, #{domain => [canal_lock, quorum], report_cb => fun ?MODULE:format/1}).
+    ?LOG(level(What), Details#{what => What}, #{canal_lock => quorum, report_cb => fun ?MODULE:format/1}).
 
 level(up) -> notice;
 level(answers) -> notice;

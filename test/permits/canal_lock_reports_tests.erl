@@ -31,7 +31,8 @@ reports_test_() ->
         test_setup:tests(without_manager, [
             {"the first mistake in a new VM is reported", fun first_report/0},
             {"P10: the report of a manager's crash contains a summary of its state", fun crash/0},
-            {"OTP's default handler drops the reports without the filter of docs/operating.md", fun default_handler/0}
+            {"a plain VM prints the reports of permits and of quorum locks", fun plain_vm/0},
+            {"the filter of docs/operating.md drops the reports, and no other event", fun filter/0}
         ])
     ]).
 
@@ -66,7 +67,7 @@ unexpected_release() ->
         ok = test_worker:order(Culprit, fun() -> canal_lock:release(db, 9, 1) end)
     end),
     ?assertEqual(error, Level),
-    ?assertMatch(#{domain := [canal_lock], pid := Culprit}, Meta),
+    ?assertMatch(#{canal_lock := permits, pid := Culprit}, Meta),
     #{holders := Holders} = Report,
     ?assertEqual(lists:sort([{One, 1}, {Two, 2}]), lists:sort(Holders)),
     ?assertEqual(
@@ -293,7 +294,7 @@ unknown_messages() ->
         Table = element(2, sys:get_state(canal_lock))
     end),
     ?assertMatch(
-        [#{level := error, meta := #{domain := [canal_lock]}, msg := {report, #{kind := call, message := unknown}}}],
+        [#{level := error, meta := #{canal_lock := permits}, msg := {report, #{kind := call, message := unknown}}}],
         Reports
     ),
     %% The manager is the same one and works.
@@ -343,24 +344,42 @@ use(Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),
     canal_lock:release(Key).
 
+%% With the logger as `erl' configures it.
+plain_vm() ->
+    Calls =
+        "{ok, _} = canal_lock:start_link(3), ok = canal_lock:release(db, 3, 1),"
+        "{ok, _} = canal_lock_quorum:start_link(#{members => [node()]}),"
+        "{error, unknown_call} = gen_server:call(canal_lock_quorum_voter, hello),"
+        "ok = logger_std_h:filesync(default), halt().",
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    Ebin = filename:dirname(code:which(canal_lock)),
+    Output = os:cmd(lists:concat(["'", Erl, "' -noinput -pa '", Ebin, "' -eval '", Calls, "' 2>&1"])),
+    [
+        ?assertMatch({_, [_ | _]}, {Output, string:find(Output, Text)})
+     || Text <- ["released key db without holding a permit of it", "the voter ignored an unknown message: hello"]
+    ].
+
 %% In a VM of its own, with the configuration of the default handler, but a module that records events.
-default_handler() ->
+filter() ->
     {ok, Page} = file:read_file("docs/operating.md"),
     {match, [Line]} = re:run(Page, "^logger:add_handler_filter\\(.*\\)\\.$", [multiline, {capture, first, list}]),
-    ?assertEqual({0, ok, 1}, test_setup:in_a_vm([], fun() -> with_and_without_filter(Line) end)).
+    Of = [
+        fun() -> canal_lock_reports:report(#{what => unknown_message, message => hello}) end,
+        fun() -> canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => hello}) end,
+        fun() -> logger:error(#{what => other}) end
+    ],
+    ?assertEqual({[1, 1, 1], ok, [0, 0, 1]}, test_setup:in_a_vm([], fun() -> with_and_without_filter(Line, Of) end)).
 
-with_and_without_filter(Line) ->
+with_and_without_filter(Line, Of) ->
     {ok, Default} = logger:get_handler_config(default),
     ok = logger:remove_handler(default),
     ok = logger:add_handler(default, test_log_listener, maps:with([level, filters, filter_default], Default)),
     ok = logger:set_primary_config(level, notice),
-    {ok, _} = canal_lock:start_link(3),
-    Reports = fun() ->
-        reset(),
-        length(reports(unexpected_release, fun mistake/0))
+    Counts = fun() ->
+        [length(test_log_listener:listening(fun() -> Log(), test_log_listener:events() end)) || Log <- Of]
     end,
-    Without = Reports(),
+    Without = Counts(),
     {ok, Tokens, _} = erl_scan:string(Line),
     {ok, Expressions} = erl_parse:parse_exprs(Tokens),
     {value, Added, _} = erl_eval:exprs(Expressions, []),
-    {Without, Added, Reports()}.
+    {Without, Added, Counts()}.

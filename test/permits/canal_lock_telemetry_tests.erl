@@ -205,7 +205,7 @@ failure_of_telemetry() ->
             #{what := event_failed, event := ?EVENT, class := Class, reason := Reason, pid := Manager},
             Report
         ),
-        ?assertMatch(#{domain := [canal_lock], report_cb := _}, Meta),
+        ?assertMatch(#{canal_lock := permits, report_cb := _}, Meta),
         #{report_cb := Callback} = Meta,
         {Format, Arguments} = Callback(Report),
         Said = unicode:characters_to_list(io_lib:format(Format, Arguments)),
