@@ -80,8 +80,9 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Starts the quorum locks of this node, linked to the caller. Options are `t:option/0`. Answers `{:error,
-  {:already_started, pid}}` if they run, and `{:error, {:fence_file_in_use, path}}` if another node on this machine has
-  used the file and still runs. Raises `ArgumentError` if an option is wrong. See
+  {:already_started, pid}}` if they run, `{:error, {:fence_file_in_use, path}}` if another node on this machine has
+  used the file and still runs, and `{:error, {:fence_file_not_writable, path, text}}` if its folder does not exist or
+  cannot be written. Raises `ArgumentError` if an option is wrong. See
   `:canal_lock_quorum.start_link/1`.
 
       iex> CanalLock.Quorum.start_link(members: [:a@b])

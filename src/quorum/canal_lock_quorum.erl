@@ -179,8 +179,9 @@
 %% half of the voters of a name have lost their fences.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
-%% not load (`Text' is a binary), and `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
-%% file and still runs. Raises `badarg' if an option is wrong.
+%% not load (`Text' is a binary), `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
+%% file and still runs, and `{error, {fence_file_not_writable, Path, Text}}' if its folder does not exist or cannot be
+%% written. Raises `badarg' if an option is wrong.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     ?ANSWER([Options], start(Options)).

@@ -31,7 +31,7 @@
 %% A clock that is far ahead must leave room for lives above it, which have 32 bits.
 -define(MAX_CLOCK_LIFE, (1 bsl 32) - (1 bsl 24)).
 
-%% Keeps other VMs away from the file.
+%% Keeps other VMs away from the file. An error if the file cannot be written.
 -spec lock(none | binary()) -> ok | in_use | {error, Sentence :: binary()}.
 lock(none) ->
     ok;

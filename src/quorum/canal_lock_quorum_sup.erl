@@ -17,15 +17,16 @@
 %% Time for a clean shutdown to notify the other nodes.
 -define(SHUTDOWN_MS, 5000).
 
-%% `{error, {fence_file_in_use, Path}}' if another node of this machine has the same file. If the file cannot be locked
-%% for another reason, the voter reports it and tries again.
+%% `{error, {fence_file_in_use, Path}}' if another node of this machine has the same file. `{error,
+%% {fence_file_not_writable, Path, Text}}' if it cannot be written, because its folder does not exist, for example.
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config = #{fence_file := Path}) ->
     case whereis(?NAME) of
         undefined ->
             case canal_lock_quorum_state:lock(Path) of
+                ok -> supervisor:start_link({local, ?NAME}, ?MODULE, Config);
                 in_use -> {error, {fence_file_in_use, Path}};
-                _ -> supervisor:start_link({local, ?NAME}, ?MODULE, Config)
+                {error, Sentence} -> {error, {fence_file_not_writable, Path, Sentence}}
             end;
         Pid ->
             {error, {already_started, Pid}}

@@ -61,22 +61,24 @@ path(Folder) ->
 
 faults_test_() ->
     [
-        with_disk(Title, Possible, Start, fun(Folder, Node) -> fault(Reason, {Break, Repair}, Folder, Node) end)
-     || {Title, Possible, Start, Break, Repair, Reason} <- [
+        with_disk(Title, Possible, Start, fun(Folder, Node) ->
+            fault(Reason, {Break, Repair}, Restart, Folder, Node)
+        end)
+     || {Title, Possible, Start, Break, Repair, Restart, Reason} <- [
             {"a full disk disturbs no other member, and the voter continues when there is space",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
-                fun test_quorum_disk:fill/2, fun test_quorum_disk:free/2, "No space left"},
-            {"a read-only disk disturbs no other member, and the voter continues when it can write",
+                fun test_quorum_disk:fill/2, fun test_quorum_disk:free/2, fun starts_without_voter/3, "No space left"},
+            {"a read-only disk disturbs no other member, the voter continues when it can write, and a start is an error",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
-                fun test_quorum_disk:protect/2, fun test_quorum_disk:unprotect/2, "Read-only"},
+                fun test_quorum_disk:protect/2, fun test_quorum_disk:unprotect/2, fun does_not_start/3, "Read-only"},
             {"a disk that hangs disturbs no other member and no scheduler, and the voter continues when it answers",
                 fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1,
-                fun test_quorum_disk:hang/2, fun test_quorum_disk:resume/2, "has not returned"}
+                fun test_quorum_disk:hang/2, fun test_quorum_disk:resume/2, fun starts_without_voter/3, "has not returned"}
         ]
     ].
 
 %% Of the last of three members.
-fault(Reason, {Break, Repair}, Folder, C) ->
+fault(Reason, {Break, Repair}, Restart, Folder, C) ->
     [A, B] = [test_nodes:start() || _ <- [1, 2]],
     Nodes = [A, B, C],
     Options = fun(Node, All) -> options(Node, All, C, Folder) end,
@@ -99,20 +101,29 @@ fault(Reason, {Break, Repair}, Folder, C) ->
             ?assertMatch({ok, _}, lock_once(A, Name, ?LONG_MS)),
             start(B, Options(B, Nodes)),
             await_voting(Nodes),
-            %% At the start of a voter.
             Break(C, Folder),
             stop(C),
-            Starting = listen(C),
-            start(C, Options(C, Nodes)),
-            await_report(Reason, Starting, fun() -> ok end),
-            no_member_waits(Name, Nodes),
-            ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
+            Started = Restart(Reason, C, Options(C, Nodes)),
+            no_member_waits(Name, [A, B | Started]),
             Repair(C, Folder),
+            _ = [start(C, Options(C, Nodes)) || Started =:= []],
             await_voting(Nodes)
         end)
     after
         [test_nodes:stop(Node) || Node <- [A, B]]
     end.
+
+starts_without_voter(Reason, Node, Options) ->
+    Starting = listen(Node),
+    start(Node, Options),
+    await_report(Reason, Starting, fun() -> ok end),
+    ?assertMatch(#{voting := false}, call(Node, fun canal_lock_quorum:status/0)),
+    [Node].
+
+does_not_start(Reason, Node, Options = #{fence_file := Path}) ->
+    {error, {fence_file_not_writable, Path, Text}} = call(Node, fun() -> canal_lock_quorum:start_link(Options) end),
+    ?assertMatch({_, [_ | _]}, {Text, string:find(unicode:characters_to_list(Text), Reason)}),
+    [].
 
 %% Small blocks.
 options(Node, Nodes, Node, Folder) ->

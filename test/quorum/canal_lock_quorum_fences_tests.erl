@@ -14,6 +14,7 @@ file_test_() ->
             {"a voter that outlived its supervisor is not continued with other members", fun other_members/1},
             {"a voter that outlived its supervisor tells the others its list", fun says_hello_again/1},
             {"a voter whose process died stores what it needs, and continues its life", fun same_life/1},
+            {"a file in a missing folder is an error of the start, also if this VM has locked it", fun no_folder/1},
             {"without a file, two starts within a second have different lives", fun equal_lives/1}
         ]
     ]}.
@@ -52,6 +53,24 @@ reports(Prepare, Path) ->
 
 path(Folder) ->
     unicode:characters_to_binary(filename:join(Folder, "fences ä")).
+
+no_folder(Path) ->
+    Missing = filename:join(Path, "fences"),
+    IsRefused = fun(Text) ->
+        {error, {fence_file_not_writable, Missing, Why}} =
+            canal_lock_quorum:start_link(#{members => [node()], fence_file => Missing}),
+        ?assertNotEqual({Why, nomatch}, {Why, string:prefix(Why, Text)}),
+        ?assertEqual(undefined, whereis(canal_lock_quorum))
+    end,
+    IsRefused("No such file or directory"),
+    ok = file:write_file(Path, "no folder"),
+    IsRefused("Not a directory"),
+    ok = file:delete(Path),
+    ok = file:make_dir(Path),
+    ok = started(#{members => [node()], fence_file => Missing}),
+    ok = canal_lock_quorum:stop(),
+    ok = file:del_dir_r(Path),
+    IsRefused("No such file or directory").
 
 stores_from_now_on(Path) ->
     Options = #{members => [node()]},
@@ -306,30 +325,24 @@ lock_when_agreed(Worker) ->
 no_life(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),
     stop(C),
-    File = file_of(Folder, C),
-    %% This file cannot be written, since its folder is a file.
-    Options = (with_file(Folder, C, Nodes))#{fence_file => filename:join(File, "beneath")},
-    start(C, Options),
+    Obstacle = obstacle(Folder, C),
+    ok = filelib:ensure_dir(Obstacle),
+    start(C, with_file(Folder, C, Nodes)),
     %% Its voter does not start before it has stored its life.
     ?assert(fence(A) > Before),
     ?assertMatch(#{voting := false}, call(C, fun canal_lock_quorum:status/0)),
     stop(B),
     ?assertEqual({error, timeout}, lock(worker(A), x, 1000)),
-    ok = file:delete(File),
-    %% Each attempt of the voter makes the folder, too.
-    ok = filelib:ensure_dir(filename:join(File, "beneath")),
+    ok = file:del_dir(filename:dirname(Obstacle)),
     start(B, with_file(Folder, B, Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    ?assertMatch({ok, _}, lock(worker(A), x, 5000)),
-    %% The next test has a file there.
-    stop(C),
-    ok = file:del_dir_r(File).
+    ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
 
 refusing_disk(Folder, [A, B, C] = Nodes) ->
     Listener = worker(C),
     order(Listener, fun() -> test_log_listener:start(error) end),
-    %% The temporary file cannot be created. A write may be in progress.
-    Obstacle = filename:join(lists:concat([file_of(Folder, C), ".new"]), "file"),
+    Obstacle = obstacle(Folder, C),
+    %% A write may be in progress.
     test_await:value(ok, fun() -> filelib:ensure_dir(Obstacle) end),
     stop(B),
     %% The voter grants writers what is left of its block.
@@ -343,6 +356,10 @@ refusing_disk(Folder, [A, B, C] = Nodes) ->
     ?assertMatch({ok, _}, lock(worker(A), x, 5000)),
     start(B, with_file(Folder, B, Nodes)),
     test_quorum_cluster:await_voting(Nodes).
+
+%% A path whose folder has the name of the temporary file of a write.
+obstacle(Folder, Node) ->
+    filename:join(lists:concat([file_of(Folder, Node), ".new"]), "file").
 
 %% Whether the voter has counted a failed write that it did not log.
 has_suppressed_reports() ->

@@ -15,10 +15,14 @@ use std::sync::{Mutex, PoisonError};
 static LOCKS: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
 
 /// `state_lock(Path) -> {ok, IsLocked} | {error, Sentence}`: `true` if this VM has the lock, now or from an earlier
-/// call; `false` if another VM has it.
+/// call; `false` if another VM has it. An error, also if this VM has the lock, if the folder of the file does not exist
+/// or cannot be written.
 #[rustler::nif(schedule = "DirtyIo")]
 fn state_lock(path: Binary) -> NifResult<Result<bool, String>> {
     let path = path_of(&path)?;
+    if let Err(error) = writable(&path.with_file_name(".")) {
+        return Ok(Err(error.to_string()));
+    }
     // Each change of the list is a single call, so a panic leaves it valid.
     let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
     if locks.iter().any(|(locked, _)| *locked == path) {
@@ -43,6 +47,19 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Each write of the state file creates a file in this folder.
+#[cfg(unix)]
+fn writable(folder: &Path) -> io::Result<()> {
+    use rustix::fs::{access, Access};
+    Ok(access(folder, Access::WRITE_OK)?)
+}
+
+/// On other systems, opening the lock's file fails.
+#[cfg(not(unix))]
+fn writable(_: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(unix)]
