@@ -479,7 +479,7 @@ answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
             State
     end.
 
-%% No call can report that a voter does not answer, so it is logged.
+%% No call can report that a voter does not answer, so it is logged. If it is the voter of this node, it logs the cause.
 silent(Silent, State = #state{silent = Silent}) ->
     State;
 silent(Silent, State = #state{silent = Before, pending_unlocks = Pending, config = #{members := Members}}) ->
@@ -490,10 +490,11 @@ silent(Silent, State = #state{silent = Before, pending_unlocks = Pending, config
             0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
         end
      || {Place, Node} <- lists:enumerate(0, Members),
+        Node =/= node(),
         Bit <- [1 bsl Place],
         (Silent bxor Before) band Bit =/= 0
     ],
     State#state{silent = Silent}.
 
 is_connected(Node) ->
-    Node =:= node() orelse lists:member(Node, nodes(connected)).
+    lists:member(Node, nodes(connected)).

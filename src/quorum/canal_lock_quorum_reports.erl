@@ -24,6 +24,7 @@ level(members_changed) -> notice;
 level(voters_changed) -> notice;
 level(agrees) -> notice;
 level(superseded) -> warning;
+level(old_vm) -> warning;
 level(_) -> error.
 
 -spec format(map()) -> {io:format(), [term()]}.
@@ -45,8 +46,9 @@ text(#{what := conflict, differs := members, node := Node, members := Theirs, ou
         Node, Theirs, Ours
     ]};
 text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with rules ~0tp, this node with ~0tp (and the defaults). This node grants no locks until "
-        "they agree", [Node, Theirs, Ours]};
+    {"node ~tp is configured with ~ts, this node with ~ts. This node grants no locks until they agree", [
+        Node, rules(Theirs), rules(Ours)
+    ]};
 text(#{what := conflict, differs := frames, node := Node, frames := {Lowest, Highest}, ours := Ours}) ->
     {OurLowest, OurHighest} = Ours,
     {"node ~tp speaks versions ~b to ~b of frames, this node ~b to ~b. This node grants no locks until one of them is "
@@ -56,18 +58,22 @@ text(#{what := conflict, differs := clients, node := Node}) ->
 text(#{what := agrees, node := Node}) ->
     {"node ~tp agrees with the configuration of this node now, or has stopped", [Node]};
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
-    {"node ~tp sent a malformed frame: ~ts. ~b more have arrived since the last report. Run the same version of "
-        "canal_lock on all members", [Node, Reason, Suppressed]};
+    {"node ~tp sent a malformed frame: ~ts. ~tsRun the same version of canal_lock on all members", [
+        Node, Reason, more(Suppressed, "have arrived")
+    ]};
 text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
-    {"cannot store fences in ~ts: ~ts. ~b more writes have failed since the last report. Check the disk; the write is "
-        "repeated every second", [Path, reason(Reason), Suppressed]};
+    {"cannot store fences in ~ts: ~ts. ~tsCheck the disk; the write is repeated every second", [
+        Path, reason(Reason), more(Suppressed, "writes have failed")
+    ]};
 text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Suppressed}) ->
-    {"a write of ~ts has not returned for ~b ms. ~b more have been late since the last report. Check the disk; until "
-        "the write returns, this node gives writers only the fences that it has stored, and a voter that starts does "
-        "not vote", [Path, After_ms, Suppressed]};
+    {"a write of ~ts has not returned for ~b ms. ~tsCheck the disk; until the write returns, this node gives writers "
+        "only the fences that it has stored, and a voter that starts does not vote", [
+        Path, After_ms, more(Suppressed, "have been late")
+    ]};
 text(#{what := bad_client, node := Name, suppressed := Suppressed}) ->
-    {"client ~ts gets no votes, because its name contains a space and cannot be stored. ~b more requests have arrived "
-        "since the last report. Rename the node", [Name, Suppressed]};
+    {"client ~ts gets no votes, because its name contains a space and cannot be stored. ~tsRename the node", [
+        Name, more(Suppressed, "requests have arrived")
+    ]};
 %% The file exists and cannot be read. The voter starts as if there were none.
 text(#{what := no_fences, path := Path, why := Reason}) ->
     {"cannot read fences from ~ts: ~ts. This node learns them from the other members; check the file", [Path, Reason]};
@@ -86,12 +92,23 @@ text(#{what := voters_changed, path := Path, replicas := Replicas, count := Coun
         "until all members have the same options replicas and rules", [Path, Replicas, Count]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
+text(#{what := old_vm, version := Version, needed := Needed}) ->
+    {"this VM, erts ~ts, can lose the wakeup of a process; then requests of this node wait until their timeouts. Run "
+        "erts ~ts or later", [Version, Needed]};
 text(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
     {"telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Later failures are not logged", [
         Event, Class, short(Reason), short(Stacktrace)
     ]};
 text(#{what := unknown_message, process := Process, message := Message}) ->
     {"the ~ts ignored an unknown message: ~ts", [Process, short(Message)]}.
+
+%% Those that have their first default are left out.
+rules(Rules) when map_size(Rules) =:= 0 -> "the default rules";
+rules(Rules) -> io_lib:format("the rules ~0tp and otherwise the defaults", [Rules]).
+
+%% How often it has happened without a report.
+more(0, _) -> "";
+more(Suppressed, What) -> io_lib:format("~b more ~ts since the last report. ", [Suppressed, What]).
 
 reason(Reason) when is_binary(Reason) -> Reason;
 reason(Reason) -> short(Reason).

@@ -7,6 +7,7 @@
 -behaviour(supervisor).
 
 -export([start_link/1, stop/0, init/1]).
+-export([needed_vm/1]).
 
 -define(NAME, canal_lock_quorum).
 
@@ -24,13 +25,32 @@ start_link(Config = #{fence_file := Path}) ->
     case whereis(?NAME) of
         undefined ->
             case canal_lock_quorum_state:lock(Path) of
-                ok -> supervisor:start_link({local, ?NAME}, ?MODULE, Config);
+                ok -> start(Config);
                 in_use -> {error, {fence_file_in_use, Path}};
                 {error, Sentence} -> {error, {fence_file_not_writable, Path, Sentence}}
             end;
         Pid ->
             {error, {already_started, Pid}}
     end.
+
+start(Config) ->
+    Version = erlang:system_info(version),
+    _ = [
+        canal_lock_quorum_reports:report(old_vm, #{version => Version, needed => Needed})
+     || Needed <- needed_vm(Version)
+    ],
+    supervisor:start_link({local, ?NAME}, ?MODULE, Config).
+
+%% The version of erts from which on this OTP release does not lose the wakeup of a process that keeps its messages off
+%% the heap, as the agent and the voter do (OTP-18647, OTP-18838, OTP-19008). Empty if the given version is one of these.
+-spec needed_vm(string()) -> [string()].
+needed_vm(Version) ->
+    [First | _] = Numbers = numbers(Version),
+    [Needed || Needed <- ["13.2.2.7", "14.2.3"], hd(numbers(Needed)) =:= First, Numbers < numbers(Needed)].
+
+%% Of a version as 14.2.3 or 14.0-rc1.
+numbers(Version) ->
+    [list_to_integer(Number) || Number <- string:lexemes(hd(string:split(Version, "-")), ".")].
 
 -spec stop() -> ok.
 stop() ->

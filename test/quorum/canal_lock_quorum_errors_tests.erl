@@ -236,7 +236,7 @@ every_report_names_its_details_test() ->
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
         ours => [here@host], differs => members, replicas => 5, count => 20,
-        path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
+        version => "13.1", needed => "13.2", path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
     lists:foreach(fun({What, Names, AllShown}) ->
@@ -259,9 +259,26 @@ every_report_names_its_details_test() ->
         {superseded, [path], ["/a/file"]},
         {members_changed, [path, previous, now], ["/a/file", "a@host,b@host", "here@host"]},
         {voters_changed, [path, replicas, count], ["/a/file", "5 of 20"]},
+        {old_vm, [version, needed], ["erts 13.1", "Run erts 13.2"]},
         {agent_died, [lost], ["18"]},
         {event_failed, [event, class, reason, stacktrace], ["[canal_lock,quorum,totals]", "exit", "oops", "frame"]},
         {unknown_message, [process, message], ["agent", "hello"]}
+    ]).
+
+%% Only a report that follows others of its kind has their number.
+first_report_counts_no_others_test() ->
+    lists:foreach(fun({What, Details, Sentence}) ->
+        Text = fun(Suppressed) ->
+            {Format, Values} = canal_lock_quorum_reports:format(Details#{what => What, suppressed => Suppressed}),
+            lists:flatten(io_lib:format(Format, Values))
+        end,
+        [Before, After] = string:split(Text(7), Sentence ++ " since the last report. "),
+        ?assertEqual(Before ++ After, Text(0))
+    end, [
+        {bad_frame, #{node => there@host, why => <<"reason">>}, "7 more have arrived"},
+        {not_stored, #{path => <<"/a/file">>, why => <<"reason">>}, "7 more writes have failed"},
+        {store_late, #{path => <<"/a/file">>, after_ms => 2000}, "7 more have been late"},
+        {bad_client, #{node => <<"a b@host">>}, "7 more requests have arrived"}
     ]).
 
 every_conflict_names_both_configurations_test() ->
@@ -272,9 +289,58 @@ every_conflict_names_both_configurations_test() ->
         ?assertMatch({_, [_ | _]}, {Text, string:find(Text, Shown)})
     end, [
         {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
-        {rules, #{voter_lease_ms => 1}, #{}, "is configured with rules #{voter_lease_ms => 1}, this node with #{}"},
+        {rules, #{voter_lease_ms => 1}, #{},
+            "is configured with the rules #{voter_lease_ms => 1} and otherwise the defaults, this node with the "
+            "default rules. "},
         {frames, {2, 3}, {4, 5}, "node there@host speaks versions 2 to 3 of frames, this node 4 to 5"}
     ]).
+
+own_voter_test_() ->
+    test_log_listener:tests(notice, {timeout, 60, {"a node does not report that its own voter is silent", fun() ->
+        Options = #{members => [node()], rules => test_quorum_cluster:rules()},
+        {ok, Pid} = canal_lock_quorum:start_link(Options),
+        true = unlink(Pid),
+        await_answers(true),
+        Events = test_log_listener:listening(fun() ->
+            ok = sys:suspend(canal_lock_quorum_voter),
+            await_answers(false),
+            ok = sys:resume(canal_lock_quorum_voter),
+            await_answers(true),
+            test_log_listener:events()
+        end),
+        ok = canal_lock_quorum:stop(),
+        ?assertEqual([], [What || #{msg := {report, #{what := What}}} <- Events])
+    end}}).
+
+%% Whether the voter of this node answers. The agent logs before it answers the next call.
+await_answers(Answers) ->
+    test_await:value([Answers], fun() ->
+        #{members := Members} = canal_lock_quorum_agent:status(),
+        [Answering || #{answers := Answering} <- Members]
+    end).
+
+old_vm_test_() ->
+    test_log_listener:tests(warning, {"a start logs one warning on a VM that can lose wakeups", fun() ->
+        lists:foreach(fun({Version, Needed}) ->
+            ?assertEqual({Version, Needed}, {Version, canal_lock_quorum_sup:needed_vm(Version)})
+        end, [
+            {"13.0", ["13.2.2.7"]}, {"13.1.5", ["13.2.2.7"]}, {"13.2", ["13.2.2.7"]}, {"13.2.2.6", ["13.2.2.7"]},
+            {"13.2.2.7", []}, {"13.2.2.10", []}, {"14.0-rc3", ["14.2.3"]}, {"14.2.2", ["14.2.3"]}, {"14.2.3", []},
+            {"14.2.5.4", []}, {"15.0", []}, {"17.1", []}
+        ]),
+        Version = erlang:system_info(version),
+        Events = test_log_listener:listening(fun() ->
+            _ = start(),
+            ok = canal_lock_quorum:stop(),
+            test_log_listener:events()
+        end),
+        ?assertEqual(
+            [{warning, Version, Needed} || Needed <- canal_lock_quorum_sup:needed_vm(Version)],
+            [{Level, Of, Needed} || #{
+                level := Level, msg := {report, #{what := old_vm, version := Of, needed := Needed}}
+            } <- Events]
+        )
+    end}).
 
 frames_of_other_configurations_are_ignored_test() ->
     Config = #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(#{members => [node()]}),
