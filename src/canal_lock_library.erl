@@ -117,7 +117,7 @@ explain(Module, File, {Kind, Text}) ->
             false -> string:trim(decoded(Text), trailing, ".")
         end,
     Format = "canal_lock cannot load its native library ~ts: ~ts. ~ts",
-    unicode:characters_to_binary(io_lib:format(Format, [File, Cause, remedy(Kind, Module)])).
+    unicode:characters_to_binary(io_lib:format(Format, [File, Cause, remedy(Kind, Module, File)])).
 
 %% The VM passes the loader's message as bytes. If they are not UTF-8, or are decoded already, they are used as they
 %% are.
@@ -133,9 +133,20 @@ decoded(Text) ->
 printable(Character) when Character =< 16#ff -> [Character];
 printable(Character) -> io_lib:format("\\x{~.16B}", [Character]).
 
-remedy(upgrade, _) ->
+remedy(upgrade, _, _) ->
     "The library that this node has loaded is in use and stays loaded: a new version needs a new node.";
-remedy(_, Module) ->
+remedy(_, Module, File) ->
+    case file:read_file_info(File) of
+        %% A folder of its path is a file.
+        {error, enotdir} ->
+            "A native library cannot be loaded from an escript: copy the folder canal_lock, with ebin and priv, from "
+            "_build/default/lib (mix: _build/dev/lib), and call code:add_patha(\"FOLDER/canal_lock/ebin\") before "
+            "canal_lock starts.";
+        _ ->
+            rebuild(Module)
+    end.
+
+rebuild(Module) ->
     "Rebuild it for this kind of machine with `rebar3 do clean --apps canal_lock, compile' or "
     "`mix deps.compile canal_lock --force' in the project that depends on it; the environment variable "
     "CANAL_LOCK_ARCHIVE can name an archive that was built before." ++ left_out(Module).

@@ -11,6 +11,7 @@ library_test_() ->
     test_setup:tests(without_manager, [
         {"the application without its native library does not start and says why", fun application_says_why/0},
         {"the next start loads a correct library that has replaced a wrong one", fun another_start/0},
+        {"an escript with canal_lock says what to do, and that works", fun in_an_escript/0},
         {"P9: a native library in use is not replaced, and the error says why", fun in_use/0},
         {"the library of the quorum locks is loaded on demand, and once. If it is missing, permits work", fun quorum/0}
     ]).
@@ -98,6 +99,45 @@ another_start() ->
     end),
     ?assertMatch({error, {nif_not_loaded, _}}, Refused),
     ?assertEqual({acquired, 1}, Started).
+
+%% The escript contains the modules of canal_lock and its native libraries. It first adds its arguments to the code path.
+in_an_escript() ->
+    Copy = copy("escript", library()),
+    Source = filename:join(filename:dirname(Copy), "program.erl"),
+    ok = file:write_file(Source,
+        "-module(program). -export([main/1]).\n"
+        "main(Paths) ->\n"
+        "    ok = code:add_pathsa(Paths),\n"
+        "    io:format(\"~0tp\", [{canal_lock:start_link(3), catch canal_lock:acquire(db, 3, 1)}]).\n"
+    ),
+    {ok, program, Main} = compile:file(Source, [binary]),
+    Files = [
+        {filename:join(["canal_lock", Folder, filename:basename(File)]), Bytes}
+     || Folder <- ["ebin", "priv"],
+        File <- filelib:wildcard(filename:join([Copy, Folder, "*"])),
+        {ok, Bytes} <- [file:read_file(File)]
+    ],
+    Script = filename:rootname(Source),
+    ok = escript:create(Script, [
+        {emu_args, "-escript main program -kernel logger_level none"},
+        {archive, [{"program/ebin/program.beam", Main} | Files], []}
+    ]),
+    Said = run_escript([Script]),
+    [contains(Said, Part) || Part <- [<<"{{error,{nif_not_loaded,">>, <<"from an escript">>, <<"code:add_patha(">>]],
+    lacks(Said, <<"Rebuild">>),
+    ?assertMatch({match, _}, re:run(run_escript([Script, filename:join(Copy, "ebin")]), "^{{ok,<.*>},{acquired,1}}$")).
+
+%% Without a shell, which would need the paths in its encoding.
+run_escript(Arguments) ->
+    Program = {spawn_executable, filename:join([code:root_dir(), "bin", "escript"])},
+    Port = open_port(Program, [{args, Arguments}, binary, exit_status, stderr_to_stdout]),
+    Receive = fun Receive(Output) ->
+        receive
+            {Port, {data, Data}} -> Receive(<<Output/binary, Data/binary>>);
+            {Port, {exit_status, 0}} -> Output
+        end
+    end,
+    Receive(<<>>).
 
 in_use() ->
     Copy = copy("in use", library()),
