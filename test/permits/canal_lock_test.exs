@@ -112,6 +112,9 @@ defmodule CanalLockTest do
 
     others = [{[permits: :two], permits <> ":two"}, {[max_waiting: 5], "unknown keys [:max_waiting]"}]
 
+    timeout =
+      "the timeout must be a number of milliseconds, :infinity, or a keyword list such as [timeout_ms: 5000], got: "
+
     for {call, example, cases} <- [
           {&CanalLock.acquire(:db, 3, 1, &1), "[timeout_ms: 5000]", waits},
           {&CanalLock.acquire_on(:no@where, :db, 3, 1, &1), "[timeout_ms: 5000]", waits},
@@ -122,7 +125,8 @@ defmodule CanalLockTest do
           {&CanalLock.give(:db, self(), &1), "[permits: 2]", others}
         ],
         keyword = "the options must be a keyword list such as #{example}, got: ",
-        no_lists = for(wrong <- [:soon, 1.5, %{permits: 2}, [1]], do: {wrong, keyword <> inspect(wrong)}),
+        must = if(cases == waits, do: timeout, else: keyword),
+        no_lists = [{[1], keyword <> "[1]"} | for(wrong <- [:soon, 1.5, %{a: 2}], do: {wrong, must <> inspect(wrong)})],
         {wrong, words} <- cases ++ no_lists do
       assert blamed(fn -> call.(wrong) end) =~ "(ArgumentError) " <> words
     end
@@ -134,7 +138,6 @@ defmodule CanalLockTest do
     assert %{granted: 0, refused: 0, not_held: 0, keys: 0} = CanalLock.info()
   end
 
-  @tag :capture_log
   test "P10: a child that crashes keeps its table, unless keep_on_crash is false" do
     start_supervised!({CanalLock, max_per: 3, sweep_interval_ms: 1000})
     assert %{keep_on_crash: true, sweep_interval_ms: 1000, max_per: 3} = state(:canal_lock)
