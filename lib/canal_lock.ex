@@ -178,9 +178,8 @@ defmodule CanalLock do
     do: checked(options, &:canal_lock_wait.options/1, &:canal_lock_errors.wait_options/0, "[timeout_ms: 5000]")
 
   defp wait(wrong) do
-    raise ArgumentError,
-          "the timeout must be a number of milliseconds, :infinity, or a keyword list such as [timeout_ms: 5000], got: " <>
-            inspect(wrong)
+    must = "a number of milliseconds, :infinity, or a keyword list such as [timeout_ms: 5000]"
+    raise ArgumentError, "the timeout must be #{must}, got: #{inspect(wrong)}"
   end
 
   # Options as the map that `:canal_lock` takes. What is wrong with them is found by a second, slower check.

@@ -154,22 +154,32 @@ rust() ->
     {_, Text} = run(Rustc, ["-vV"], Env),
     case re:run(Text, "^host: (.+)\nrelease: ([0-9.]+)", [multiline, {capture, all_but_first, list}]) of
         {match, [Host, Found]} ->
-            numbers(Found) >= numbers(needed()) orelse no_rust("~ts is ~ts", [Rustc, Found]),
+            numbers(Found) >= numbers(needed()) orelse
+                no_rust("~ts is ~ts: run \"rustup update\", or install rustup from https://rustup.rs", [Rustc, Found]),
             {Cargo, target(Host), Env};
         nomatch ->
-            no_rust("~ts does not print its version", [Rustc])
+            no_rust("~ts does not print its version: install Rust from https://rustup.rs", [Rustc])
     end.
 
 find(Program, Path, Home) ->
     case os:find_executable(Program, Path) of
-        false -> no_rust("there is no ~ts on PATH or in ~ts", [Program, Home]);
+        false ->
+            no_rust("there is no ~ts on PATH or in ~ts: install Rust from https://rustup.rs, or the package cargo of "
+                    "Debian 13 or later", [Program, Home]);
         Found -> Found
     end.
 
 no_rust(Format, Values) ->
-    stop("the build needs Rust ~ts or newer, but " ++ Format ++ ": run \"rustup update\" (to install rustup: "
-         "https://rustup.rs), set CANAL_LOCK_PRECOMPILED_URL to where a release has its archives, or set "
-         "CANAL_LOCK_ARCHIVE to an archive that was built on another machine.", [needed() | Values]).
+    Url = if_released("CANAL_LOCK_PRECOMPILED_URL to where this release has its archives, or "),
+    stop("the build needs Rust ~ts or newer, but " ++ Format ++ ". Without Rust, set ~tsCANAL_LOCK_ARCHIVE to an "
+         "archive that you made on another machine with \"make dist WHAT=host\".", [needed() | Values] ++ [Url]).
+
+%% The sources of a release list its archives.
+if_released(Words) ->
+    case file:consult(filename:join(root(), "checksum.term")) of
+        {ok, [_ | _]} -> Words;
+        _ -> ""
+    end.
 
 needed() ->
     {ok, Manifest} = file:read_file(filename:join(workspace(), "Cargo.toml")),

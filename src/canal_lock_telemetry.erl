@@ -23,7 +23,7 @@
 %%
 %% Handlers run in the manager. Local calls never wait for the manager, but calls from other nodes and the sweep do. So
 %% a handler should be fast, and must not call the manager (for example `canal_lock:stop/0'). `telemetry' detaches a
-%% handler that raises. If `telemetry' itself raises, the failure is logged, once per manager, and the manager continues.
+%% handler that raises. If `telemetry' itself raises, the failure is logged once per manager, and the manager continues.
 -module(canal_lock_telemetry).
 
 -export([emit/0, emit/2]).

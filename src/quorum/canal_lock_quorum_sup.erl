@@ -42,7 +42,7 @@ start(Config) ->
     supervisor:start_link({local, ?NAME}, ?MODULE, Config).
 
 %% The version of erts from which on this OTP release does not lose the wakeup of a process that keeps its messages off
-%% the heap, as the agent and the voter do (OTP-18647, OTP-18838, OTP-19008). Empty if the given version is one of these.
+%% the heap, as the agent and the voter do (OTP-18647, OTP-18838, OTP-19008). Empty if the given version does not.
 -spec needed_vm(string()) -> [string()].
 needed_vm(Version) ->
     [First | _] = Numbers = numbers(Version),

@@ -100,7 +100,7 @@ another_start() ->
     ?assertMatch({error, {nif_not_loaded, _}}, Refused),
     ?assertEqual({acquired, 1}, Started).
 
-%% The escript contains the modules of canal_lock and its native libraries. It first adds its arguments to the code path.
+%% The escript contains the modules of canal_lock and its native libraries. It adds its arguments to the code path.
 in_an_escript() ->
     Copy = copy("escript", library()),
     Source = filename:join(filename:dirname(Copy), "program.erl"),

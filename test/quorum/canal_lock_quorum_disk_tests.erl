@@ -68,12 +68,13 @@ faults_test_() ->
             {"a full disk disturbs no other member, and the voter continues when there is space",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
                 fun test_quorum_disk:fill/2, fun test_quorum_disk:free/2, fun starts_without_voter/3, "No space left"},
-            {"a read-only disk disturbs no other member, the voter continues when it can write, and a start is an error",
+            {"a read-only disk disturbs no other member, the voter continues when it can write, no node starts",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
                 fun test_quorum_disk:protect/2, fun test_quorum_disk:unprotect/2, fun does_not_start/3, "Read-only"},
             {"a disk that hangs disturbs no other member and no scheduler, and the voter continues when it answers",
                 fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1,
-                fun test_quorum_disk:hang/2, fun test_quorum_disk:resume/2, fun starts_without_voter/3, "has not returned"}
+                fun test_quorum_disk:hang/2, fun test_quorum_disk:resume/2, fun starts_without_voter/3,
+                "has not returned"}
         ]
     ].
 

@@ -236,7 +236,8 @@ every_report_names_its_details_test() ->
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
         ours => [here@host], differs => members, replicas => 5, count => 20,
-        version => "13.1", needed => "13.2", path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
+        version => "13.1", needed => "13.2",
+        path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
     lists:foreach(fun({What, Names, AllShown}) ->

@@ -112,10 +112,13 @@ no_archive() {
   : >"$place/unreleased/checksum.term"
   script=$place/unreleased/native/build.escript
   reports "is empty, because these sources are not a release." "$(url "$work/archives")"
+  reports "there is no cargo" CANAL_LOCK_QUORUM=1
+  expect_output "Without Rust, set CANAL_LOCK_ARCHIVE to an archive that you made on another machine"
 }
 
 no_rust() {
-  reports "there is no cargo on PATH or in $work/.cargo/bin: run \"rustup update\"" CANAL_LOCK_QUORUM=1
+  reports "there is no cargo on PATH or in $work/.cargo/bin: install Rust from https://rustup.rs" CANAL_LOCK_QUORUM=1
+  expect_output "set CANAL_LOCK_PRECOMPILED_URL to where this release has its archives, or CANAL_LOCK_ARCHIVE to"
   reports "there is no cargo" "$(url none)"
   local program
   mkdir "$work/old"
