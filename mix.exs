@@ -79,6 +79,9 @@ defmodule CanalLock.MixProject do
   # Mix ignores src/canal_lock.app.src if there is a mix.exs, so this reads it.
   {:ok, [{:application, :canal_lock, spec}]} = :file.consult(Path.join(__DIR__, "src/canal_lock.app.src"))
   @app_src spec
+  # As mix.exs, it is in the package.
+  {:ok, rebar_config} = :file.consult(Path.join(__DIR__, "rebar.config"))
+  @ex_doc rebar_config[:ex_doc]
 
   def project do
     [
@@ -91,6 +94,10 @@ defmodule CanalLock.MixProject do
       test_ignore_filters: [&String.starts_with?(&1, "test/packaging/downstream/")],
       erlc_options: [:debug_info],
       deps: [],
+      # For `mix hex.publish` and `mix docs`, whose tools the publisher has installed: they are no dependencies.
+      name: "canal_lock",
+      source_url: List.first(Map.values(links())),
+      docs: [{:source_ref, "v#{@app_src[:vsn]}"} | @ex_doc],
       package: package()
     ]
   end
@@ -103,8 +110,11 @@ defmodule CanalLock.MixProject do
   defp package do
     [
       licenses: Enum.map(@app_src[:licenses], &to_string/1),
-      links: Map.new(@app_src[:links], fn {name, url} -> {to_string(name), to_string(url)} end),
+      links: links(),
+      build_tools: Enum.map(@app_src[:build_tools], &to_string/1),
       files: Enum.map(@app_src[:files], &to_string/1)
     ]
   end
+
+  defp links, do: Map.new(@app_src[:links], fn {name, url} -> {to_string(name), to_string(url)} end)
 end
