@@ -146,10 +146,11 @@ test-elixir:
 test-downstream:
 	test/packaging/downstream/run.sh
 
-# In another Debian: with SUITE=trixie or sid.
+# In another Debian: with SUITE=trixie or sid. And the steps of examples/Dockerfile.
 .PHONY: test-distro
 test-distro:
 	scripts/distro.sh $(or $(SUITE),$(error test WHAT=distro needs SUITE=trixie or SUITE=sid))
+	scripts/dockerfile.sh
 
 # Permits on ARM64, under QEMU.
 .PHONY: test-arm64
