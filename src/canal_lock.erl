@@ -122,8 +122,8 @@
 %% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;
 %% permits `released_by_death' because the holder died or its connection was lost; releases by callers that did not hold
 %% the key (`not_held'); idle keys `reclaimed'; requests that waited and were granted (`handed_over'); requests that
-%% waited until their timeout (`timed_out'); and permits given to another process (`transferred'). A call that waits has
-%% found the key full before, so it is `refused' too.
+%% waited until their timeout (`timed_out'), whose calls are `refused', too; and permits given to another process
+%% (`transferred').
 %%
 %% `granted' is the sum of `permits', `released' and `released_by_death'. The numbers are not read at one instant: in a
 %% busy table `granted' can differ from the sum by the events during the call, and can be less than in the call before.

@@ -15,7 +15,7 @@
 %% Acquire and release.
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
--export([acquire_many/4, release_many/2, wait/6, cancel/2, resize/4, settle/1, waiting/1, give/3]).
+-export([acquire_many/4, release_many/2, count_refusal/0, wait/6, cancel/2, resize/4, settle/1, waiting/1, give/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
@@ -67,6 +67,9 @@ acquire_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec release_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
 release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
+
+-spec count_refusal() -> ok.
+count_refusal() -> erlang:nif_error(not_loaded).
 
 -spec wait(
     key(),

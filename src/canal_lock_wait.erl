@@ -80,20 +80,24 @@ acquire(Key, MaxPer, Buckets, Options = {_, Permits, _}) ->
         Answer -> Answer
     end.
 
-%% One permit by the faster native function, which returns its causes.
+%% One permit by the faster native function, which returns its causes. `full' is not counted.
 -compile({inline, attempt/4}).
 attempt(Key, MaxPer, Buckets, 1) ->
-    case canal_lock_nif:acquire(Key, MaxPer, Buckets) of
+    case canal_lock_nif:acquire(Key, MaxPer, Buckets, none) of
+        {raise, full, _} -> full;
         {raise, Cause, _} -> error(Cause);
         Answer -> Answer
     end;
 attempt(Key, MaxPer, Buckets, Permits) ->
     canal_lock_nif:acquire_many(Key, MaxPer, Buckets, Permits).
 
+%% After an attempt that was answered `full'.
+%%
 %% The reference is made in the function that receives the message. So the VM does not search the messages that arrived
 %% before.
 -spec wait(canal_lock_nif:key(), non_neg_integer(), non_neg_integer(), options()) -> answer().
 wait(_Key, _MaxPer, _Buckets, {0, _, _}) ->
+    ok = canal_lock_nif:count_refusal(),
     full;
 wait(Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
     Ref = make_ref(),

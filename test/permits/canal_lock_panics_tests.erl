@@ -136,6 +136,7 @@ cases() ->
         {{proxy_of, 1}, [Nothing], fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
         {{proxy_of, 1}, [Proxy], fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end},
         {{wait, 6}, [Waiting], fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end},
+        {{count_refusal, 0}, [Nothing], fun(_) -> ok = canal_lock_nif:count_refusal() end},
         {{cancel, 2}, [Nothing], fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end},
         {{resize, 4}, [Waiting], fun(_) -> done = canal_lock_nif:resize(db, 1, 1, 9) end},
         {{waiting, 1}, [Waiting], fun(_) -> 1 = canal_lock_nif:waiting(db) end},

@@ -16,6 +16,7 @@ totals_test_() ->
     test_setup:tests([
         {"the totals are exact with many processes and sweeps at once", fun at_once/0},
         {"the totals include releases of processes that have died since", fun releases_of_the_dead/0},
+        {"each answer `full' counts as refused once, and no other end of a wait does", fun refused/0},
         {"sums over processes stay at 2^64 - 1", fun saturated/0}
     ]).
 
@@ -68,6 +69,46 @@ releases_of_the_dead() ->
         ],
         ok = test_await:value(3000, fun() -> test_setup:info(released) end),
         test_worker:kill(Workers)
+    end).
+
+refused() ->
+    Long = {long, binary:copy(<<"x">>, 100_000), fun refused/0},
+    true = test_setup:is_long_key(Long),
+    _ = [{acquired, 1} = canal_lock:acquire(Key, 1, 1) || Key <- [db, Long]],
+    NotCalled = fun() -> error(called) end,
+    NoQueue = #{timeout_ms => infinity, max_waiting => 0},
+    AtOnce = [
+        [fun() -> canal_lock:acquire(Key, 1, 1) end, fun() -> canal_lock:with_permit(Key, 1, 1, NotCalled) end] ++
+            [fun() -> canal_lock:request(Key, 1, 1, maps:remove(timeout_ms, NoQueue)) end] ++
+            [
+                Call
+             || Options <- [0, #{}, #{permits => 2}, #{timeout_ms => 0}, NoQueue, NoQueue#{permits => 2}],
+                Call <- [
+                    fun() -> canal_lock:acquire(Key, 1, 1, Options) end,
+                    fun() -> canal_lock:with_permit(Key, 1, 1, Options, NotCalled) end
+                ]
+            ]
+     || Key <- [db, Long]
+    ],
+    [full = does(#{refused => 1}, Call) || Call <- lists:append(AtOnce)],
+    full = does(#{refused => 1}, fun() -> canal_lock:acquire(new, 0, 1) end),
+    [
+        full = does(#{refused => 1, timed_out => 1}, fun() -> canal_lock:acquire(Key, 1, 1, Options) end)
+     || Key <- [db, Long], Options <- [1, #{timeout_ms => 1, permits => 2}]
+    ],
+    does(#{granted => 1, handed_over => 1, released => 1}, fun() ->
+        {waiting, Granted} = canal_lock:request(db, 1, 1),
+        {waiting, Cancelled} = canal_lock:request(db, 1, 1),
+        ok = canal_lock:release(db),
+        receive {canal_lock, Granted, {acquired, 1}} -> ok end,
+        ok = canal_lock:cancel(Cancelled)
+    end),
+    does(#{granted => 1, handed_over => 1, released => 1}, fun() ->
+        Waits = fun() -> canal_lock:acquire(db, 1, 1, infinity) end,
+        Order = test_worker:send_order(test_worker:start(), Waits),
+        ok = test_await:value(1, fun() -> canal_lock:waiting(db) end),
+        ok = canal_lock:release(db),
+        {acquired, 1} = test_await:answer(Order)
     end).
 
 %% Nine processes with the largest number of permits of a key have more than 2^64.

@@ -25,7 +25,7 @@ timeout([There, Here]) ->
     _ = hold(There),
     Worker = test_nodes:worker(Here),
     ?assertEqual([full, full], [test_nodes:order(Worker, acquiring(There, Timeout)) || Timeout <- [20, 0]]),
-    ?assertMatch(#{timed_out := 1, waiting := 0, permits := 1}, test_remote:info(There)),
+    ?assertMatch(#{timed_out := 1, refused := 2, waiting := 0, permits := 1}, test_remote:info(There)),
     {_, Ref} = waiter(There, Here, 100, 1),
     ?assertEqual(full, test_await:answer(Ref)).
 
@@ -36,7 +36,7 @@ max_waiting([There, Here]) ->
     Refused = acquiring(There, #{timeout_ms => 1, max_waiting => 1}),
     ?assertEqual(full, test_nodes:order(Worker, Refused)),
     %% It has not waited.
-    ?assertMatch(#{timed_out := 0, waiting := 1}, test_remote:info(There)).
+    ?assertMatch(#{timed_out := 0, refused := 1, waiting := 1}, test_remote:info(There)).
 
 waiter_ends([There, Here]) ->
     Holder = hold(There),
@@ -107,7 +107,7 @@ granted_late([There, Here]) ->
     ok = test_nodes:order(Holder, fun() -> canal_lock:release(db) end),
     ok = test_remote:resume(There, Proxy),
     ?assertEqual({acquired, 1}, test_await:answer(Ref)),
-    ?assertMatch(#{timed_out := 0, handed_over := 1, permits := 1}, test_remote:info(There)).
+    ?assertMatch(#{timed_out := 0, refused := 0, handed_over := 1, permits := 1}, test_remote:info(There)).
 
 no_timer([There, Here]) ->
     Holder = hold(There),

@@ -142,7 +142,7 @@ outcomes({expire, Client}, Model = #{blocked := Blocked}) ->
     case [Number || {Of, _, #{kind := suspended, number := Number}} <- waits(Model), Of =:= Client] of
         [Number] ->
             {ok, After} = cancel(Client, Number, Awake),
-            [{full, add(timed_out, 1, After)}];
+            [{full, timed_out(After)}];
         [] ->
             [cancel(Client, call, Awake)]
     end;
@@ -187,9 +187,10 @@ outcomes(Call, Model = #{connected := IsConnected, manager := Manager, table := 
 permits({acquire, Client, Key, Size, Permits, Kind, MaxWaiting}, Holder, State = #{queue := Queue}, Model) ->
     Capacity = capacity(Size),
     Out = test_model_key:out(State) + Permits,
-    Refused = #{next := Number, requests := Requests, blocked := Blocked} = add(refused, 1, Model),
+    #{next := Number, requests := Requests, blocked := Blocked} = Model,
+    Refused = add(refused, 1, Model),
     Waiter = #{holder => Holder, kind => Kind, capacity => Capacity, weight => Permits, collected => 0},
-    Queued = put_state(Key, test_model_key:queued(Waiter#{number => Number}, State), Refused#{next := Number + 1}),
+    Queued = put_state(Key, test_model_key:queued(Waiter#{number => Number}, State), Model#{next := Number + 1}),
     if
         Out =< Capacity ->
             [{{acquired, Out}, put_state(Key, test_model_key:held(Holder, Permits, State), Model)}];
@@ -200,7 +201,7 @@ permits({acquire, Client, Key, Size, Permits, Kind, MaxWaiting}, Holder, State =
         true ->
             %% On a busy machine the timeout expires before the client is suspended.
             [{waits, Queued#{blocked := Blocked#{Client => Kind}}}] ++
-                [{full, add(timed_out, 1, put_state(Key, State, Refused))} || Kind =:= suspended]
+                [{full, timed_out(put_state(Key, State, Model))} || Kind =:= suspended]
     end;
 permits({with_permit, Client, Key, Size, Ending}, Holder, State, Model) ->
     case permits({acquire, Client, Key, Size, 1, none, infinity}, Holder, State, Model) of
@@ -231,6 +232,9 @@ permits({give, Client, Key, Target, Permits}, Holder, State, Model) ->
             Given = test_model_key:held(holder(Target, Model), Permits, Taken),
             [{ok, add(transferred, Permits, put_state(Key, Given, Model))}]
     end.
+
+timed_out(Model) ->
+    add(refused, 1, add(timed_out, 1, Model)).
 
 %% The answers of `with_permit', and what happens to the permit.
 ending(stops, _, _, _, Model) ->

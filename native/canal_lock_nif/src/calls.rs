@@ -4,11 +4,12 @@
 //! it repeats the call with a verified encoding, which also reports errors.
 
 use crate::arguments::capacity;
+use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{with_arguments, CallError};
+use crate::incarnation::{Incarnation, INCARNATIONS};
 use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
-use crate::{caller::Caller, incarnation::INCARNATIONS};
-use permit_table::{inject, pin, Acquired, Capacity, NotHeld};
+use permit_table::{inject, pin, Acquired, Capacity, NotHeld, Pin};
 use rustler::sys::ErlNifEnv;
 use rustler::Nif;
 use std::ffi::{c_char, c_int};
@@ -54,7 +55,8 @@ raw_nif!("acquire", 3, acquire);
 raw_nif!("acquire", 4, acquire_or_return);
 
 /// `acquire(Key, MaxPer, Buckets, Other) -> {acquired, N} | {raise, full | Cause, Arguments}`. The last argument is not
-/// read. It is returned with the others, so the Erlang side need not keep them during the call.
+/// read. It is returned with the others, so the Erlang side need not keep them during the call. `full` is not counted,
+/// because the caller can wait after it.
 #[inline(always)]
 fn acquire_or_return(call: CallEnv<'_>, arguments: &[ErlNifTerm; 4]) -> ErlNifTerm {
     let answer = acquire(call, arguments);
@@ -71,18 +73,18 @@ fn acquire<const ARITY: usize>(call: CallEnv<'_>, arguments: &[ErlNifTerm; ARITY
     let Ok(capacity) = capacity(call, max_per, buckets) else {
         return CallError::BadArg.answer(call, arguments);
     };
-    match with_optimistic_encoding(call, key, Acquire { call, capacity }) {
+    match with_optimistic_encoding(call, key, Acquire::<ARITY> { call, capacity }) {
         Some(answer) => answer,
         None => acquire_verified(call, arguments, capacity),
     }
 }
 
-struct Acquire<'a> {
+struct Acquire<'a, const ARITY: usize> {
     call: CallEnv<'a>,
     capacity: Capacity,
 }
 
-impl OptimisticCall for Acquire<'_> {
+impl<const ARITY: usize> OptimisticCall for Acquire<'_, ARITY> {
     type Answer = ErlNifTerm;
 
     #[inline(always)]
@@ -97,24 +99,40 @@ impl OptimisticCall for Acquire<'_> {
         let acquired = table.acquire_known(&pin, caller, key, capacity, watch);
         // Fails if the holder cannot be recorded or monitored: the verified call reports that. `None`: the table does
         // not have this key.
-        Some(answer(call, acquired.ok()??))
+        let acquired = acquired.ok()??;
+        count_refusal::<ARITY>(&pin, open, acquired);
+        Some(answer(call, acquired))
     }
 }
 
 /// Repeats an acquire that the optimistic encoding has not decided, and reports its errors.
 #[cold]
-fn acquire_verified(call: CallEnv<'_>, arguments: &[ErlNifTerm], capacity: Capacity) -> ErlNifTerm {
+fn acquire_verified<const ARITY: usize>(
+    call: CallEnv<'_>,
+    arguments: &[ErlNifTerm; ARITY],
+    capacity: Capacity,
+) -> ErlNifTerm {
     let acquired = with_key(call, arguments[0], |key| {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();
         let watch = || open.watch_caller(call);
-        open.table.acquire(&pin, caller, key, capacity, watch)
+        let acquired = open.table.acquire(&pin, caller, key, capacity, watch)?;
+        count_refusal::<ARITY>(&pin, open, acquired);
+        Ok(acquired)
     });
     match acquired {
         Ok(acquired) => answer(call, acquired),
         Err(error) => error.answer(call, arguments),
+    }
+}
+
+/// `full` is the answer of `acquire/3` to its caller.
+#[inline(always)]
+fn count_refusal<const ARITY: usize>(pin: &Pin, open: &Incarnation, acquired: Acquired) {
+    if ARITY == 3 && acquired == Acquired::Full {
+        open.table.count_refusal(pin);
     }
 }
 

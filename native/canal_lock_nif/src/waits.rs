@@ -39,7 +39,8 @@ fn demand(
     Ok(Demand::of(capacity, permits(call, number)?))
 }
 
-/// `acquire_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full`
+/// `acquire_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full`. `full` is not counted, because the caller can
+/// wait after it.
 #[rustler::nif]
 fn acquire_many<'a>(
     env: Env<'a>,
@@ -99,7 +100,11 @@ fn wait<'a>(
             now: now_ms(),
             notice: Message::new(call, id),
         };
-        open.table.wait(pin, caller, key, request, watch, call)
+        let waited = open.table.wait(pin, caller, key, request, watch, call)?;
+        if waited == Waited::Full {
+            open.table.count_refusal(pin);
+        }
+        Ok(waited)
     })?;
     let waited = match waited {
         Waited::Permit(in_use) => answer(call, Acquired::Permit(in_use)),
@@ -108,6 +113,16 @@ fn wait<'a>(
         Waited::Closed => return Err(CallError::NotStarted.into()),
     };
     Ok(call.term(waited))
+}
+
+/// `count_refusal() -> ok`: counts `full` of `acquire/4` or `acquire_many/4`, if the caller does not wait after it.
+#[rustler::nif]
+fn count_refusal() -> Atom {
+    let pin = pin();
+    if let Some(open) = INCARNATIONS.current(&pin) {
+        open.table.count_refusal(&pin);
+    }
+    atoms::ok()
 }
 
 /// `cancel(Ref, IsTimeout) -> ok | not_waiting`: ends a request of the caller. If it does not wait, the caller has its

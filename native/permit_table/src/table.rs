@@ -56,7 +56,7 @@ pub struct Totals {
     /// Permits granted: those that are in use, and those that were released. Computed from the other numbers, so a
     /// grant writes no counter.
     pub granted: u64,
-    /// Acquires refused with "full".
+    /// Answers `full` to callers: those that [`Table::count_refusal`] and [`Table::count_timeout`] were told.
     pub refused: u64,
     /// Permits released by their holders.
     pub released: u64,
@@ -148,32 +148,18 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(None);
         };
         if word.admits(demand).is_none() {
-            return Ok(Some(self.refuse(pin)));
+            return Ok(Some(Acquired::Full));
         }
         let slot = self.holders.claim(holder, watch)?;
-        Ok(self.acquire_node(pin, slot, node, demand)?)
+        Ok(self.acquire_node(slot, node, demand)?)
     }
 
     /// Acquires permits of a node for a slot. Returns `None` if the key is dead.
-    #[inline(always)]
-    fn acquire_node(
-        &self,
-        pin: &Pin,
-        slot: &Slot<K>,
-        node: &Node<K>,
-        demand: Demand,
-    ) -> Result<Option<Acquired>, OutOfMemory> {
-        let acquired = self.try_acquire_node(slot, node, demand)?;
-        if let Some(Acquired::Full) = acquired {
-            self.refuse(pin);
-        }
-        Ok(acquired)
-    }
-
+    ///
     /// P9 depends on the order of the steps: reserve an entry of the record, change the count, write the record. The
     /// last one cannot fail.
     #[inline(always)]
-    pub(crate) fn try_acquire_node(
+    pub(crate) fn acquire_node(
         &self,
         slot: &Slot<K>,
         node: &Node<K>,
@@ -188,10 +174,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(acquired)
     }
 
+    /// Counts an answer `full`. The caller of [`Table::acquire`] and [`Table::wait`] counts it, because only that caller
+    /// knows whether a request waits after [`Acquired::Full`].
     #[inline(always)]
-    fn refuse(&self, pin: &Pin) -> Acquired {
+    pub fn count_refusal(&self, pin: &Pin) {
         self.counters.add(pin, Event::Refused, 1);
-        Acquired::Full
     }
 
     /// Acquires permits of a key that was not in the table.
@@ -204,7 +191,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         watch: impl FnOnce() -> Result<(), E>,
     ) -> Result<Acquired, E> {
         if !demand.is_satisfiable() {
-            return Ok(self.refuse(pin));
+            return Ok(Acquired::Full);
         }
         let sort_key = self.sort_key(query);
         let slot = self.holders.claim(holder, watch)?;
@@ -224,7 +211,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             let Some(node) = self.keys.get(pin, sort_key, query) else {
                 continue;
             };
-            if let Some(acquired) = self.acquire_node(pin, slot, node, demand)? {
+            if let Some(acquired) = self.acquire_node(slot, node, demand)? {
                 return Ok(acquired);
             }
         }

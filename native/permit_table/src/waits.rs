@@ -136,7 +136,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             number: None,
         };
         // WAITERS is set by now (P12).
-        if let Some(Acquired::Permit(in_use)) = self.try_acquire_node(slot, node, request.demand)? {
+        if let Some(Acquired::Permit(in_use)) = self.acquire_node(slot, node, request.demand)? {
             return Ok(Waited::Permit(in_use));
         }
         let waiter = Waiter {
@@ -193,9 +193,10 @@ impl<K: Key, N: Notice> Table<K, N> {
         }
     }
 
-    /// Counts a request that was cancelled because of a timeout.
+    /// Counts a request that was cancelled because of a timeout: its caller gets the answer `full`.
     pub fn count_timeout(&self, pin: &Pin) {
         self.counters.add(pin, Event::TimedOut, 1);
+        self.count_refusal(pin);
     }
 
     /// Gives all requests that wait for a key this capacity, in one step. Then grants a piece of those that it admits.

@@ -159,7 +159,10 @@ impl Pair {
                         weight,
                         capacity,
                     ),
-                    None => self.counted.refused += 1,
+                    None => {
+                        self.table.count_refusal(&pin());
+                        self.counted.refused += 1;
+                    }
                 }
             }
             Call::Wait(number, key, weight, capacity, max_waiting) => {

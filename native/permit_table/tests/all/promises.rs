@@ -48,7 +48,6 @@ fn p2_refusal_reserves_nothing() {
     acquire(&table, holder(1), 1, 1).unwrap();
     refused(1, Capacity::of(1, 1));
     refused(2, Capacity::of(1, 0));
-    assert_eq!(table.usage().totals.refused, 3);
 }
 
 #[test]
