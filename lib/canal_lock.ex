@@ -548,9 +548,9 @@ defmodule CanalLock do
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
       iex> %{max_per: 3, keys: 1, permits: 1, holders: 1} = CanalLock.info()
       iex> CanalLock.info() |> Map.keys() |> Enum.sort()
-      [:barriers_refused, :granted, :handed_over, :holders, :keys, :max_per, :memory,
-       :not_held, :permits, :reclaimed, :refused, :released, :released_by_death,
-       :timed_out, :transferred, :waiting]
+      [:barriers_refused, :granted, :handed_over, :holders, :keys, :longest_wait_us,
+       :max_per, :memory, :not_held, :permits, :reclaimed, :refused, :released,
+       :released_by_death, :timed_out, :transferred, :wait_us, :waiting]
   """
   @spec info() :: info
   defdelegate info(), to: :canal_lock

@@ -100,6 +100,7 @@
     permits := non_neg_integer(),
     holders := non_neg_integer(),
     waiting := non_neg_integer(),
+    longest_wait_us := non_neg_integer(),
     memory := non_neg_integer(),
     barriers_refused := non_neg_integer(),
     granted := non_neg_integer(),
@@ -110,20 +111,23 @@
     reclaimed := non_neg_integer(),
     handed_over := non_neg_integer(),
     timed_out := non_neg_integer(),
+    wait_us := non_neg_integer(),
     transferred := non_neg_integer()
 }.
 %% The state of the table: `max_per', the first that a start has given, or `undefined'; `keys' in the table, including
 %% idle keys that are not reclaimed yet; `permits' in use, of all keys together; `holders', the processes that
 %% hold them; `waiting', the requests that wait; and `memory', the bytes that the native library has allocated, with
-%% closed tables that are not freed yet. `barriers_refused' counts the memory barriers that the operating system has
+%% closed tables that are not freed yet. `longest_wait_us' is the longest wait, in microseconds, of the requests that
+%% were granted or timed out since the last sweep began. `barriers_refused' counts the memory barriers that the operating system has
 %% refused since the VM started. Each one delays the freeing of memory; the number should be 0.
 %% A number above 2^64 - 1 is not exact.
 %%
 %% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;
 %% permits `released_by_death' because the holder died or its connection was lost; releases by callers that did not hold
 %% the key (`not_held'); idle keys `reclaimed'; requests that waited and were granted (`handed_over'); requests that
-%% waited until their timeout (`timed_out'), whose calls are `refused', too; and permits given to another process
-%% (`transferred').
+%% waited until their timeout (`timed_out'), whose calls are `refused', too; the time that these two kinds of requests
+%% have waited, in microseconds (`wait_us'); and permits given to another process (`transferred'). The time of a request
+%% that was cancelled, closed or ended by a death does not count.
 %%
 %% `granted' is the sum of `permits', `released' and `released_by_death'. The numbers are not read at one instant: in a
 %% busy table `granted' can differ from the sum by the events during the call, and can be less than in the call before.

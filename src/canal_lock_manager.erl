@@ -278,8 +278,8 @@ free_unused() ->
 report_unknown(Kind, Message, State) ->
     report_once(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, State).
 
-emit(State) ->
-    case canal_lock_telemetry:emit() of
+emit(State = #state{handle = Handle}) ->
+    case canal_lock_telemetry:emit(canal_lock_nif:tick(Handle)) of
         ok -> State;
         {failed, Failure} -> report_once(Failure#{what => event_failed, pid => self()}, State)
     end.

@@ -21,7 +21,8 @@
 %% Inspection.
 -export([count/1, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
 %% For the manager.
--export([open/4, configure/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
+-export([open/4, configure/4, end_waits/1, close/1, tick/1, sweep_step/2, dismantle_step/0]).
+-export([has_unused/0, free_unused/0]).
 %% For proxies.
 -export([represent/1, proxy_of/1]).
 
@@ -145,6 +146,9 @@ end_waits(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec close(handle()) -> ok.
 close(_Handle) -> erlang:nif_error(not_loaded).
+
+-spec tick(handle()) -> LongestWait_us :: non_neg_integer().
+tick(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) -> erlang:nif_error(not_loaded).

@@ -7,9 +7,10 @@
 %% <dl>
 %% <dt>`[canal_lock, totals]'</dt>
 %% <dd>Measurements: all numbers of {@link canal_lock:info/0} except `max_per'. `keys', `permits', `holders', `waiting'
-%% and `memory' (in bytes) are current values; `barriers_refused' counts from the start of the VM; `granted', `refused',
-%% `released', `released_by_death', `not_held', `reclaimed', `handed_over', `timed_out' and `transferred' count from the
-%% opening of the table. Metadata: `#{max_per => pos_integer()}'.</dd>
+%% and `memory' (in bytes) are current values; `longest_wait_us' is that of the time since the last event;
+%% `barriers_refused' counts from the start of the VM; `granted', `refused', `released', `released_by_death',
+%% `not_held', `reclaimed', `handed_over', `timed_out', `wait_us' and `transferred' count from the opening of the
+%% table. Metadata: `#{max_per => pos_integer()}'.</dd>
 %% </dl>
 %%
 %% ```
@@ -19,14 +20,15 @@
 %% With `Telemetry.Metrics' use a metric like `last_value("canal_lock.totals.permits")'. The counters are running
 %% totals, which never decrease within one table, except that `granted' can decrease slightly (see {@type
 %% canal_lock:info()}). For rates use `released' and `released_by_death'; their sum is the number of permits granted and
-%% no longer held.
+%% no longer held. The average wait of an interval is the growth of `wait_us', divided by that of `handed_over' plus
+%% `timed_out'.
 %%
 %% Handlers run in the manager. Local calls never wait for the manager, but calls from other nodes and the sweep do. So
 %% a handler should be fast, and must not call the manager (for example `canal_lock:stop/0'). `telemetry' detaches a
 %% handler that raises. If `telemetry' itself raises, the failure is logged once per manager, and the manager continues.
 -module(canal_lock_telemetry).
 
--export([emit/0, emit/2]).
+-export([emit/1, emit/2]).
 
 -export_type([failure/0]).
 
@@ -40,12 +42,12 @@
 -define(EVENT, [canal_lock, totals]).
 
 %% @private
-%% The totals of the permits. Called by the manager only.
--spec emit() -> ok | {failed, failure()}.
-emit() ->
+%% The totals of the permits, and the longest wait of the interval that ends. Called by the manager only.
+-spec emit(LongestWait_us :: non_neg_integer()) -> ok | {failed, failure()}.
+emit(LongestWait_us) ->
     emit(?EVENT, fun() ->
         {MaxPer, Totals} = maps:take(max_per, canal_lock_nif:info()),
-        {Totals, #{max_per => MaxPer}}
+        {Totals#{longest_wait_us := LongestWait_us}, #{max_per => MaxPer}}
     end).
 
 %% @private

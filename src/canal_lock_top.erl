@@ -72,6 +72,7 @@ add_queues(Piece, Ranking) ->
 -spec head(canal_lock_screen:last(), data()) -> [unicode:chardata()].
 head(Last, #{info := Info = #{keys := Keys, permits := Permits, holders := Holders, memory := Bytes}}) ->
     #{not_held := NotHeld, waiting := Waiting, handed_over := HandedOver, timed_out := TimedOut} = Info,
+    #{longest_wait_us := LongestWait_us} = Info,
     Growth = growth(Last, Info),
     Rates = fun(Names) -> cells([canal_lock_screen:rate(Name, Growth, Last) || Name <- Names]) end,
     [
@@ -83,8 +84,12 @@ head(Last, #{info := Info = #{keys := Keys, permits := Permits, holders := Holde
     ] ++
         lists:append([
             [
-                cells(["waiting", "hand-overs/s", "timeouts/s"]),
-                [cells([Waiting]), Rates([handed_over, timed_out])]
+                cells(["waiting", "hand-overs/s", "timeouts/s", "average wait", "longest wait"]),
+                [
+                    cells([Waiting]),
+                    Rates([handed_over, timed_out]),
+                    cells([average_wait(Growth), duration(LongestWait_us / 1000)])
+                ]
             ]
          || Waiting + HandedOver + TimedOut > 0
         ]).
@@ -93,8 +98,14 @@ head(Last, #{info := Info = #{keys := Keys, permits := Permits, holders := Holde
 growth(none, _) ->
     #{};
 growth({#{info := Less = #{granted := Before}}, _}, Info = #{granted := Granted}) ->
-    Names = [granted, refused, released, released_by_death, not_held, handed_over, timed_out],
+    Names = [granted, refused, released, released_by_death, not_held, handed_over, timed_out, wait_us],
     canal_lock_screen:growth(Names, Less#{granted := min(Before, Granted)}, Info).
+
+%% Of the requests that have ended since the previous picture.
+average_wait(#{wait_us := Wait_us, handed_over := HandedOver, timed_out := TimedOut}) when HandedOver + TimedOut > 0 ->
+    duration(Wait_us / (HandedOver + TimedOut) / 1000);
+average_wait(_) ->
+    "-".
 
 bytes(Bytes) when Bytes >= 1_000_000_000 -> bytes(Bytes / 1_000_000_000, "GB");
 bytes(Bytes) when Bytes >= 1_000_000 -> bytes(Bytes / 1_000_000, "MB");

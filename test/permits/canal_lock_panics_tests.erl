@@ -129,6 +129,7 @@ cases() ->
         {{open, 4}, [Kept], fun(_) -> open(1024, 4, true) end},
         {{configure, 4}, [Many], fun(Handle) -> ok = canal_lock_nif:configure(Handle, "any term", false, 1000) end},
         {{close, 1}, [Many], fun canal_lock_nif:close/1},
+        {{tick, 1}, [Nothing], fun(Handle) -> true = is_integer(canal_lock_nif:tick(Handle)) end},
         {{sweep_step, 2}, [Idle], fun(Handle) -> steps(fun() -> canal_lock_nif:sweep_step(Handle, 2) end) end},
         {{dismantle_step, 0}, [Closed], fun(_) -> steps(fun canal_lock_nif:dismantle_step/0) end},
         {{free_unused, 0}, [Closed], fun(_) -> free_closed() end},

@@ -18,6 +18,8 @@
 telemetry_test_() ->
     Tests = [
         {"the totals are emitted at the interval of the sweep", fun totals/0},
+        {"the event has the longest wait since the last one", fun longest_wait/0},
+        {"the longest wait is forgotten at each sweep without telemetry, too", fun longest_wait_without/0},
         {"acquires, releases, deaths and requested sweeps emit nothing", fun not_by_callers/0},
         {"without telemetry nothing is emitted, and no process is called", fun without/0},
         {"telemetry that is not running is not called", fun not_running/0},
@@ -128,9 +130,36 @@ emits(Some) ->
     ?assertEqual([max_per], maps:keys(Metadata)),
     ?assertNot(is_map_key(max_per, Measurements)),
     %% The memory of reclaimed keys is freed a little later, so `memory' can differ.
-    Emitted = maps:merge(Measurements, Metadata),
-    ?assertEqual((canal_lock:info())#{memory := memory}, Emitted#{memory := memory}),
-    ?assertMatch(#{memory := Bytes} when Bytes > 0, Emitted).
+    Comparable = fun(Info) -> Info#{memory := memory, longest_wait_us := longest_wait_us} end,
+    ?assertEqual(Comparable(canal_lock:info()), Comparable(maps:merge(Measurements, Metadata))),
+    ?assertMatch(#{memory := Bytes} when Bytes > 0, Measurements).
+
+longest_wait() ->
+    load_and_start(),
+    attach(here),
+    Longest = fun() -> {_, #{longest_wait_us := Longest_us}, _, _, _} = event(here), Longest_us end,
+    {Longest_us, Resume} = wait_in_one_interval(),
+    flush(here),
+    Resume(),
+    ?assertEqual([Longest_us, 0], [Longest(), Longest()]).
+
+longest_wait_without() ->
+    {_, Resume} = wait_in_one_interval(),
+    #{wait_us := Wait_us} = canal_lock:info(),
+    Resume(),
+    test_await:value(0, fun() -> maps:get(longest_wait_us, canal_lock:info()) end),
+    ?assertMatch(#{wait_us := Wait_us}, canal_lock:info()).
+
+%% Two waits, and no sweep begins until the returned function is called.
+wait_in_one_interval() ->
+    Manager = start_manager(?INTERVAL_MS),
+    ok = sys:suspend(Manager),
+    full = canal_lock:acquire(db, 0, 1, 2),
+    full = canal_lock:acquire(db, 0, 1, 1),
+    #{wait_us := Wait_us, longest_wait_us := Longest_us} = canal_lock:info(),
+    ?assert(Longest_us >= 2000),
+    ?assert(Longest_us =< Wait_us - 1000),
+    {Longest_us, fun() -> sys:resume(Manager) end}.
 
 not_by_callers() ->
     load_and_start(),

@@ -135,12 +135,16 @@ head() ->
         ]}
     ]),
     lists:foreach(fun({Before, Changes, Expected}) ->
-        ?assertEqual(["waiting", "hand-overs/s", "timeouts/s"], lists:nth(5, Shown({data(Before), 1.0}, Changes))),
+        Headings = ["waiting", "hand-overs/s", "timeouts/s", "average wait", "longest wait"],
+        ?assertEqual(Headings, lists:nth(5, Shown({data(Before), 1.0}, Changes))),
         ?assertEqual(Expected, lists:nth(6, Shown({data(Before), 1.0}, Changes)))
     end, [
-        {#{}, #{waiting => 3}, ["3", "0", "0"]},
-        {#{}, #{handed_over => 20, timed_out => 30}, ["0", "20", "30"]},
-        {#{timed_out => 1}, #{timed_out => 1}, ["0", "0", "0"]}
+        {#{}, #{waiting => 3}, ["3", "0", "0", "-", "0.00 ms"]},
+        {#{wait_us => 700}, #{handed_over => 20, timed_out => 30, wait_us => 17_700, longest_wait_us => 12_345},
+            ["0", "20", "30", "0.34 ms", "12.35 ms"]},
+        {#{}, #{timed_out => 2, wait_us => 5_000_000, longest_wait_us => 3_000_000},
+            ["0", "0", "2.0", "2.5 s", "3.0 s"]},
+        {#{timed_out => 1}, #{timed_out => 1}, ["0", "0", "0", "-", "0.00 ms"]}
     ]).
 
 %% Then another table has replaced the table. Within one table only `granted' can decrease.
@@ -149,7 +153,7 @@ rates() ->
         [[_, _, _, Rates | _] | _] = shown(canal_lock_top, {data(Less), 1.0}, data(More)),
         lists:usort(cells(Rates))
     end,
-    Decreasing = [refused, released, not_held, timed_out, handed_over, released_by_death],
+    Decreasing = [refused, released, not_held, timed_out, handed_over, wait_us, released_by_death],
     [?assertEqual({Name, ["-"]}, {Name, Rates(#{Name => 2}, #{Name => 1, granted => 9})}) || Name <- Decreasing],
     ?assertEqual(["0"], Rates(#{granted => 9}, #{granted => 8})).
 

@@ -17,6 +17,7 @@ totals_test_() ->
         {"the totals are exact with many processes and sweeps at once", fun at_once/0},
         {"the totals include releases of processes that have died since", fun releases_of_the_dead/0},
         {"each answer `full' counts as refused once, and no other end of a wait does", fun refused/0},
+        {"requests that are granted and time out count with the time that they waited", fun wait_us/0},
         {"sums over processes stay at 2^64 - 1", fun saturated/0}
     ]).
 
@@ -110,6 +111,28 @@ refused() ->
         ok = canal_lock:release(db),
         {acquired, 1} = test_await:answer(Order)
     end).
+
+wait_us() ->
+    Total = fun() -> test_setup:info(wait_us) end,
+    Begun_us = erlang:monotonic_time(microsecond),
+    {acquired, 1} = canal_lock:acquire(db, 1, 1),
+    {waiting, Granted} = canal_lock:request(db, 1, 1),
+    {waiting, Cancelled} = canal_lock:request(db, 1, 1),
+    ?assertEqual(0, Total()),
+    full = canal_lock:acquire(db, 1, 1, 10),
+    TimedOut_us = Total(),
+    ?assert(TimedOut_us >= 10_000),
+    ok = canal_lock:cancel(Cancelled),
+    ?assertEqual(TimedOut_us, Total()),
+    ok = canal_lock:release(db),
+    receive {canal_lock, Granted, {acquired, 1}} -> ok end,
+    Both_us = Total(),
+    ?assert(Both_us - TimedOut_us >= TimedOut_us),
+    {Dying, _} = test_worker:start(fun() -> canal_lock:request(db, 1, 1) end),
+    ok = test_worker:kill(Dying),
+    test_await:value(0, fun() -> canal_lock:waiting(db) end),
+    ?assertEqual(Both_us, Total()),
+    ?assert(Both_us =< 2 * (erlang:monotonic_time(microsecond) - Begun_us)).
 
 %% Nine processes with the largest number of permits of a key have more than 2^64.
 saturated() ->

@@ -317,7 +317,7 @@ snapshot(All = #clients{keys = Keys, table = Table, workers = Workers, names = N
 shown(Keys, Pids) ->
     Each = fun(Of) -> [{Name, Of(Key)} || {Name, Key} <- Keys] end,
     #{
-        info => maps:without([memory, barriers_refused], canal_lock:info()),
+        info => maps:without([memory, barriers_refused, wait_us, longest_wait_us], canal_lock:info()),
         counts => Each(fun canal_lock:count/1),
         buckets => Each(fun(Key) -> canal_lock:buckets(Key, 2) end),
         waiting => Each(fun canal_lock:waiting/1),

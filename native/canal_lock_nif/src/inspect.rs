@@ -5,19 +5,19 @@
 //! answer are from the same table.
 
 use crate::caller::Caller;
+use crate::clock::now_us;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
 use crate::key::{decode, with_key, EncodedTerm, StoredKey};
-use crate::waits::now_ms;
 use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Pin};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 use Item::{Key, Number, Process};
 
 mod atoms {
     rustler::atoms! {
-        barriers_refused, changed, done, granted, handed_over, holders, keys, max_per, memory, not_held, permits,
-        reclaimed, refused, released, released_by_death, timed_out, transferred, waiting
+        barriers_refused, changed, done, granted, handed_over, holders, keys, longest_wait_us, max_per, memory,
+        not_held, permits, reclaimed, refused, released, released_by_death, timed_out, transferred, wait_us, waiting
     }
 }
 
@@ -170,11 +170,11 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
 #[rustler::nif(schedule = "DirtyCpu")]
 fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
-        let now = now_ms();
+        let now = now_us();
         let queues = piece.open.table.queues_from(piece.pin, from)?;
         piece.add(queues, |queue| {
             let (waiting, oldest) = (Number(queue.waiting as u64), Process(queue.oldest));
-            let waited_ms = Number(now.saturating_sub(queue.since));
+            let waited_ms = Number(now.saturating_sub(queue.since) / 1000);
             [Key(queue.key), waiting, oldest, waited_ms]
         })
     })
@@ -195,6 +195,7 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
         (atoms::permits(), usage.permits),
         (atoms::holders(), usage.holders as u64),
         (atoms::waiting(), usage.waiting as u64),
+        (atoms::longest_wait_us(), usage.longest_wait_us),
         (atoms::memory(), vm_allocator::bytes() as u64),
         (atoms::barriers_refused(), usage.barriers_refused),
         (atoms::granted(), totals.granted),
@@ -205,6 +206,7 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
         (atoms::reclaimed(), totals.reclaimed),
         (atoms::handed_over(), totals.handed_over),
         (atoms::timed_out(), totals.timed_out),
+        (atoms::wait_us(), totals.wait_us),
         (atoms::transferred(), totals.transferred),
     ];
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)

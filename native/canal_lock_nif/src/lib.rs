@@ -29,6 +29,7 @@
 mod arguments;
 mod caller;
 mod calls;
+mod clock;
 mod enif;
 mod error;
 #[cfg(feature = "faults")]

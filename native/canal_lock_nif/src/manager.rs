@@ -93,6 +93,14 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
     progress_atom(progress)
 }
 
+/// `tick(Handle) -> LongestWait_us`: begins another interval of `longest_wait_us`, and returns that of the last one.
+#[rustler::nif]
+fn tick(handle: ResourceArc<ManagerWatch>) -> u64 {
+    let pin = pin();
+    let open = handle.gate.incarnation(&pin);
+    open.map_or(0, |open| open.table.tick())
+}
+
 /// `dismantle_step() -> more | waiting | done`: lets the VM remove monitors of closed tables. `free_unused` frees the
 /// rest.
 #[rustler::nif]

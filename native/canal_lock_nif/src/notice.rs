@@ -1,5 +1,6 @@
 //! The message to a process whose request has ended: `{canal_lock, Reference, {acquired, N} | closed}`.
 
+use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
 use permit_table::{Notice, OutOfMemory, WaitEnd};
 use rustler::{Encoder, LocalPid, OwnedBinary, Term};
@@ -68,6 +69,10 @@ impl Message {
 
 impl Notice for Message {
     type Context<'a> = CallEnv<'a>;
+
+    fn now_us() -> u64 {
+        now_us()
+    }
 
     fn send(self, call: CallEnv<'_>, end: WaitEnd) {
         let answer = match end {

@@ -2,6 +2,7 @@
 
 use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
+use crate::clock::now_us;
 use crate::enif::CallEnv;
 use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
 use crate::key::EncodedTerm;
@@ -11,17 +12,9 @@ use permit_table::{inject, pin, Acquired, Demand, Given, NotHeld, Pin, WaitReque
 use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
 use std::num::NonZeroU64;
-use std::sync::LazyLock;
-use std::time::Instant;
 
 mod atoms {
     rustler::atoms! { done, full, many, more, not_alive, not_held, not_waiting, ok, waiting }
-}
-
-/// Milliseconds since the first request.
-pub(crate) fn now_ms() -> u64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed().as_millis() as u64
 }
 
 fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
@@ -97,7 +90,7 @@ fn wait<'a>(
             demand,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
             request_hash: id.hash(),
-            now: now_ms(),
+            now: now_us(),
             notice: Message::new(call, id),
         };
         let waited = open.table.wait(pin, caller, key, request, watch, call)?;
@@ -141,11 +134,11 @@ fn cancel(env: Env<'_>, reference: Term<'_>, is_timeout: bool) -> NifResult<Atom
     let caller = Caller::of(call).holder();
     let id = RequestId::of(reference);
     let is_it = |message: &Message| message.is_of(id);
-    if !open.table.cancel(&pin, caller, id.hash(), is_it, call) {
+    let Some(since) = open.table.cancel(&pin, caller, id.hash(), is_it, call) else {
         return Ok(atoms::not_waiting());
-    }
+    };
     if is_timeout {
-        open.table.count_timeout(&pin);
+        open.table.count_timeout(&pin, since);
     }
     Ok(atoms::ok())
 }

@@ -66,6 +66,10 @@ pub trait Notice: Send + 'static {
     /// What a call needs in order to send it: the environment of the call.
     type Context<'a>: Copy;
 
+    /// The time in microseconds, by a clock that never goes back. [`WaitRequest::now`](crate::WaitRequest::now) is from
+    /// the same clock.
+    fn now_us() -> u64;
+
     /// Sends it. Called under locks, so it must not call the table. A process that is not alive any more gets nothing,
     /// which is no error.
     fn send(self, context: Self::Context<'_>, end: WaitEnd);
@@ -83,6 +87,10 @@ pub enum WaitEnd {
 /// Sends nothing: for tables in which no request waits.
 impl Notice for () {
     type Context<'a> = ();
+
+    fn now_us() -> u64 {
+        0
+    }
 
     fn send(self, (): (), _end: WaitEnd) {}
 }
@@ -118,6 +126,10 @@ pub(crate) struct Queues<K, N> {
     pub(crate) max_waiting: AtomicUsize,
     /// Requests that were granted so far.
     pub(crate) handed_over: AtomicU64,
+    /// How long the requests have waited that were granted or timed out.
+    pub(crate) wait_us: AtomicU64,
+    /// The longest of these waits, since the last [`Table::tick`](crate::Table::tick).
+    pub(crate) longest_wait_us: AtomicU64,
 }
 
 /// The queues of one shard, locked.
@@ -308,6 +320,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         // Before the message: with it, its process does not find the request among those that wait.
         self.queues.waiting.fetch_sub(1, Relaxed);
         self.queues.handed_over.fetch_add(1, Relaxed);
+        self.queues.count_wait(waiter.since);
         // Under both locks (W3).
         waiter.notice.send(context, WaitEnd::Granted(in_use));
     }
@@ -370,12 +383,21 @@ impl<K, N: Notice> Queues<K, N> {
             waiting: AtomicUsize::new(0),
             max_waiting: AtomicUsize::new(usize::MAX),
             handed_over: AtomicU64::new(0),
+            wait_us: AtomicU64::new(0),
+            longest_wait_us: AtomicU64::new(0),
         })
     }
 
     /// Requests that wait, of all keys together.
     pub(crate) fn len(&self) -> usize {
         self.waiting.load(Relaxed)
+    }
+
+    /// Counts the wait of a request that ends now.
+    pub(crate) fn count_wait(&self, since: u64) {
+        let wait_us = N::now_us().saturating_sub(since);
+        self.wait_us.fetch_add(wait_us, Relaxed);
+        self.longest_wait_us.fetch_max(wait_us, Relaxed);
     }
 
     /// Counts one more request, if the table has room. Threads that have different shards locked compete for it.
@@ -455,7 +477,8 @@ impl<K, N: Notice> Queues<K, N> {
         }
     }
 
-    /// Ends a request if `is_it` accepts its notice. Returns false if it does not wait any more.
+    /// Ends a request if `is_it` accepts its notice. Returns when it began to wait, or `None` if it does not wait any
+    /// more.
     ///
     /// # Safety
     /// The pin is older than the reading of the wait from the record of its process.
@@ -465,19 +488,19 @@ impl<K, N: Notice> Queues<K, N> {
         (number, node): Wait<K>,
         is_it: impl Fn(&N) -> bool,
         context: N::Context<'_>,
-    ) -> bool {
+    ) -> Option<u64> {
         // SAFETY: the node was alive when the wait was read (O1), and is not freed while the pin lasts.
         let node = unsafe { node.as_ref() };
         let mut guard = self.lock(node.sort_key());
-        let queue = guard.shard.queue(node);
-        let waiter = queue.and_then(|queue| queue.find(number));
-        if !waiter.is_some_and(|waiter| is_it(&waiter.notice)) {
-            return false;
+        let waiter = guard.shard.queue(node)?.find(number)?;
+        if !is_it(&waiter.notice) {
+            return None;
         }
+        let since = waiter.since;
         inject::panic();
         let permits = guard.take(node, number, drop).expect("found above");
         self.settle_locked(guard, &mut Undistributed { node, permits }, context);
-        true
+        Some(since)
     }
 
     /// Gives all waiters of a node another capacity, in one step, and settles the queue once. Returns whether it is

@@ -43,6 +43,8 @@ pub struct Usage {
     pub holders: usize,
     /// Requests that wait.
     pub waiting: usize,
+    /// The longest wait of a request that was granted or timed out since the last [`Table::tick`], in microseconds.
+    pub longest_wait_us: u64,
     /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
     /// be freed: if the number grows, so does `memory`. It stays 0 unless `membarrier(2)` is forbidden after the start.
     pub barriers_refused: u64,
@@ -70,6 +72,8 @@ pub struct Totals {
     pub handed_over: u64,
     /// Requests that were cancelled because of a timeout.
     pub timed_out: u64,
+    /// How long these two have waited, in microseconds.
+    pub wait_us: u64,
     /// Permits that a holder has given to another process.
     pub transferred: u64,
 }
@@ -174,8 +178,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(acquired)
     }
 
-    /// Counts an answer `full`. The caller of [`Table::acquire`] and [`Table::wait`] counts it, because only that caller
-    /// knows whether a request waits after [`Acquired::Full`].
+    /// Counts an answer `full`. The caller of [`Table::acquire`] and [`Table::wait`] counts it, because only that
+    /// caller knows whether a request waits after [`Acquired::Full`].
     #[inline(always)]
     pub fn count_refusal(&self, pin: &Pin) {
         self.counters.add(pin, Event::Refused, 1);
@@ -404,6 +408,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         self.sweep.lock().step(&self.keys, budget)
     }
 
+    /// Begins another interval of [`Usage::longest_wait_us`]. Returns that of the interval before.
+    pub fn tick(&self) -> u64 {
+        self.queues.longest_wait_us.swap(0, Relaxed)
+    }
+
     /// Size and cost of the table.
     ///
     /// The number of permits is the sum of the holders' records, read one after the other. It is exact if no call is
@@ -421,6 +430,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             permits,
             holders,
             waiting: self.queues.len(),
+            longest_wait_us: self.queues.longest_wait_us.load(Relaxed),
             barriers_refused: barrier::refused(),
             totals: Totals {
                 granted: permits
@@ -433,6 +443,7 @@ impl<K: Key, N: Notice> Table<K, N> {
                 reclaimed: self.keys.reclaimed.load(Relaxed),
                 handed_over: self.queues.handed_over.load(Relaxed),
                 timed_out: self.counters.sum(Event::TimedOut),
+                wait_us: self.queues.wait_us.load(Relaxed),
                 transferred: self.counters.sum(Event::Transferred),
             },
         }

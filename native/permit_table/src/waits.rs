@@ -12,7 +12,6 @@ use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
 use crate::queue::Waiter;
 use crate::queues::{Notice, QueueGuard, Undistributed};
-use crate::slot::Slot;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -40,7 +39,7 @@ pub struct WaitRequest<N> {
     pub max_waiting: usize,
     /// Finds the request when it is cancelled: any number that the caller can compute again.
     pub request_hash: u64,
-    /// The time, in any unit, which [`Table::queues_from`] returns.
+    /// The time: [`Notice::now_us`].
     pub now: u64,
     /// Sends the end of the request.
     pub notice: N,
@@ -161,8 +160,8 @@ impl<K: Key, N: Notice> Table<K, N> {
         Ok(Waited::Waiting)
     }
 
-    /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns false if there
-    /// is none, because it has ended: then its process has the message.
+    /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns when it began to
+    /// wait, or `None` if there is none, because it has ended: then its process has the message.
     ///
     /// # Cost
     /// About 0.3 µs, and 0.5 µs per waiter that is granted because of it.
@@ -173,28 +172,26 @@ impl<K: Key, N: Notice> Table<K, N> {
         request_hash: u64,
         is_it: impl Fn(&N) -> bool,
         context: N::Context<'_>,
-    ) -> bool {
-        let slot = self.holders.find(holder);
-        let Some(overflow) = slot.and_then(Slot::overflow) else {
-            return false;
-        };
+    ) -> Option<u64> {
+        let overflow = self.holders.find(holder)?.overflow()?;
         let mut last = None;
         loop {
             // Not under the lock of the overflow (O3).
             let next = overflow.lock().wait_after(request_hash, last);
-            let Some(wait) = next else {
-                return false;
-            };
+            let wait = next?;
             // SAFETY: pinned before.
-            if unsafe { self.queues.cancel(pin, wait, &is_it, context) } {
-                return true;
+            let ended = unsafe { self.queues.cancel(pin, wait, &is_it, context) };
+            if ended.is_some() {
+                return ended;
             }
             last = Some(wait);
         }
     }
 
-    /// Counts a request that was cancelled because of a timeout: its caller gets the answer `full`.
-    pub fn count_timeout(&self, pin: &Pin) {
+    /// Counts a request that was cancelled because of a timeout, and that began to wait at `since`. Its caller gets the
+    /// answer `full`.
+    pub fn count_timeout(&self, pin: &Pin, since: u64) {
+        self.queues.count_wait(since);
         self.counters.add(pin, Event::TimedOut, 1);
         self.count_refusal(pin);
     }

@@ -501,6 +501,10 @@ struct Letter(u64, Inbox);
 impl Notice for Letter {
     type Context<'a> = ();
 
+    fn now_us() -> u64 {
+        0
+    }
+
     fn send(self, (): (), end: WaitEnd) {
         self.1.lock().push((self.0, end));
     }
@@ -607,8 +611,10 @@ impl Scene {
 
     fn cancel(&self, number: u64, request: u64) -> bool {
         let is_it = |letter: &Letter| letter.0 == request;
-        self.table
-            .cancel(&pin(), Self::holder(number), request / 2, is_it, ())
+        let ended = self
+            .table
+            .cancel(&pin(), Self::holder(number), request / 2, is_it, ());
+        ended.is_some()
     }
 
     fn give(&self, giver: u64, target: u64, key: u64, permits: u64) -> Result<Given, OutOfMemory> {
@@ -947,15 +953,24 @@ fn o2_gift_to_a_dead_process_makes_no_slot() {
 /// Otherwise the next request of the process, for another key, could be refused because of the one that has ended.
 #[test]
 fn p13_totals_count_the_end_of_a_request_before_its_message() {
-    type Seen = Arc<Mutex<Vec<(WaitEnd, usize, u64)>>>;
+    type Seen = Arc<Mutex<Vec<(WaitEnd, usize, u64, u64)>>>;
     /// Reads the totals when it is sent, which takes no lock of a queue or of a holder.
     struct ReadsTotals(Arc<Table<u64, ReadsTotals>>, Seen);
     impl Notice for ReadsTotals {
         type Context<'a> = ();
 
+        fn now_us() -> u64 {
+            1000
+        }
+
         fn send(self, (): (), end: WaitEnd) {
             let usage = self.0.usage();
-            let seen = (end, usage.waiting, usage.totals.handed_over);
+            let Totals {
+                handed_over,
+                wait_us,
+                ..
+            } = usage.totals;
+            let seen = (end, usage.waiting, handed_over, wait_us);
             self.1.lock().push(seen);
         }
     }
@@ -970,7 +985,7 @@ fn p13_totals_count_the_end_of_a_request_before_its_message() {
             demand: one(),
             max_waiting: usize::MAX,
             request_hash,
-            now: 0,
+            now: 300,
             notice: ReadsTotals(table.clone(), seen.clone()),
         };
         let waited = table.wait(&pin(), holder(2, 1), &7, ask, watch, ());
@@ -979,9 +994,9 @@ fn p13_totals_count_the_end_of_a_request_before_its_message() {
     table.release(&pin(), me(), &7, ()).unwrap();
     assert!(table.close(2, ()));
     let expected = [
-        (WaitEnd::Granted(1), 2, 1),
-        (WaitEnd::Closed, 1, 1),
-        (WaitEnd::Closed, 0, 1),
+        (WaitEnd::Granted(1), 2, 1, 700),
+        (WaitEnd::Closed, 1, 1, 700),
+        (WaitEnd::Closed, 0, 1, 700),
     ];
     assert_eq!(*seen.lock(), expected);
 }

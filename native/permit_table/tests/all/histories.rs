@@ -6,6 +6,7 @@ use crate::specification::{OneKey, HOLDERS};
 use permit_table::{pin, Given, Holder, NotHeld, OutOfMemory, Totals, WaitEnd, Waited};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::num::NonZeroU64;
 
 /// The most calls of a history with requests that wait.
@@ -99,6 +100,8 @@ struct Pair {
     /// Key and holder of each request.
     requests: Vec<(u64, usize)>,
     counted: Totals,
+    /// Since the last sweep.
+    longest_wait_us: u64,
     /// Calls so far.
     made: usize,
 }
@@ -112,6 +115,7 @@ impl Pair {
             model: vec![OneKey::default(); keys as usize],
             requests: Vec::new(),
             counted: Totals::default(),
+            longest_wait_us: 0,
             made: 0,
         }
     }
@@ -141,6 +145,7 @@ impl Pair {
     }
 
     fn call(&mut self, call: &Call) {
+        set_now(self.made as u64);
         let before = self.model.clone();
         let mut died = None;
         match *call {
@@ -187,7 +192,16 @@ impl Pair {
                     self.key(key).settle();
                 }
                 let process = self.process(caller);
-                assert_eq!(cancel(&self.table, process, request), expected);
+                if request % 2 == 0 {
+                    assert_eq!(cancel(&self.table, process, request), expected);
+                } else {
+                    assert_eq!(time_out(&self.table, process, request), expected);
+                    if expected {
+                        self.counted.timed_out += 1;
+                        self.counted.refused += 1;
+                        self.count_wait(request);
+                    }
+                }
             }
             Call::Release(number, key) => {
                 let process = self.process(number);
@@ -237,7 +251,10 @@ impl Pair {
                 let released = self.table.release_all(&pin(), process, || true, ());
                 assert_eq!(released, 0);
             }
-            Call::Sweep => sweep(&self.table),
+            Call::Sweep => {
+                sweep(&self.table);
+                assert_eq!(self.table.tick(), mem::take(&mut self.longest_wait_us));
+            }
             Call::Step(budget) => {
                 step(&self.table, budget);
             }
@@ -275,6 +292,13 @@ impl Pair {
         assert_eq!(wait(&self.table, process, key, ask), expected);
     }
 
+    /// The number of a request is the time at which it began to wait.
+    fn count_wait(&mut self, request: u64) {
+        let wait_us = self.made as u64 - request;
+        self.counted.wait_us += wait_us;
+        self.longest_wait_us = self.longest_wait_us.max(wait_us);
+    }
+
     fn count_release(&mut self, is_held: bool, permits: u64) {
         match is_held {
             true => self.counted.released += permits,
@@ -307,6 +331,8 @@ impl Pair {
             model.granted.clear();
             assert_eq!(told, expected, "what was told about key {key}");
             self.counted.handed_over += told.len() as u64;
+            told.iter()
+                .for_each(|(request, _)| self.count_wait(*request));
             let queue = &before[key as usize].queue;
             for (request, _) in told {
                 let waiter = queue.iter().find(|waiter| waiter.request == request);
@@ -371,6 +397,7 @@ impl Pair {
             ..self.counted
         };
         assert_eq!(usage.totals, counted);
+        assert_eq!(usage.longest_wait_us, self.longest_wait_us);
     }
 
     /// Every holder releases what it has, until none has any.

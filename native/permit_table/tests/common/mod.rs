@@ -242,8 +242,22 @@ impl Mail {
     }
 }
 
+thread_local! {
+    /// The time of the notices.
+    static NOW_US: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Sets the time for calls of this thread.
+pub fn set_now(now_us: u64) {
+    NOW_US.set(now_us);
+}
+
 impl Notice for Mail {
     type Context<'a> = ();
+
+    fn now_us() -> u64 {
+        NOW_US.get()
+    }
 
     fn send(self, (): (), end: WaitEnd) {
         self.mailbox.0.lock().unwrap().push((self.request, end));
@@ -290,7 +304,17 @@ pub fn wait(table: &Table, holder: Holder, key: u64, ask: WaitRequest<Mail>) -> 
 
 pub fn cancel(table: &Table, holder: Holder, request: u64) -> bool {
     let is_it = |mail: &Mail| mail.request == request;
-    table.cancel(&pin(), holder, request / 2, is_it, ())
+    let ended = table.cancel(&pin(), holder, request / 2, is_it, ());
+    ended.is_some()
+}
+
+/// As [`cancel`], because of a timeout.
+pub fn time_out(table: &Table, holder: Holder, request: u64) -> bool {
+    let (pin, is_it) = (pin(), |mail: &Mail| mail.request == request);
+    let ended = table.cancel(&pin, holder, request / 2, is_it, ());
+    ended
+        .inspect(|since| table.count_timeout(&pin, *since))
+        .is_some()
 }
 
 /// The number of requests that wait for a key.
