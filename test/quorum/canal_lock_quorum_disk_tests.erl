@@ -68,7 +68,7 @@ faults_test_() ->
             {"a full disk disturbs no other member, and the voter continues when there is space",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
                 fun test_quorum_disk:fill/2, fun test_quorum_disk:free/2, fun starts_without_voter/3, "No space left"},
-            {"a read-only disk disturbs no other member, the voter continues when it can write, no node starts",
+            {"a read-only disk disturbs no other member, the voter continues when it can write, and a start fails",
                 fun test_quorum_disk:can_mount/0, fun test_quorum_disk:start_mounted/1,
                 fun test_quorum_disk:protect/2, fun test_quorum_disk:unprotect/2, fun does_not_start/3, "Read-only"},
             {"a disk that hangs disturbs no other member and no scheduler, and the voter continues when it answers",

@@ -24,7 +24,7 @@ telemetry_test_() ->
     ],
     %% Each in its own process, with its own messages.
     Clean = [{spawn, {timeout, 60, {Title, fun() -> clean(Test) end}}} || {Title, Test} <- Tests],
-    test_log_listener:tests(warning, Clean).
+    test_log_listener:tests(error, Clean).
 
 clean(Test) ->
     try
