@@ -434,35 +434,38 @@ defmodule CanalLock do
 
   @doc """
   As `acquire/3`, in the table of another node. The permit is released when the calling process dies or the connection
-  between the nodes is lost. Exits as `GenServer.call/3` does if the node is not connected or runs no manager; then no
-  permit was acquired. Cost: two round trips. `:canal_lock.acquire_on/4` has the details.
+  between the nodes is lost. Answers `{:error, :timeout}` if the other node has not answered within 5 s; a permit that
+  is granted later is released. Exits as `GenServer.call/3` does if the node is not connected or runs no manager; then
+  no permit was acquired. Cost: two round trips. `:canal_lock.acquire_on/4` has the details.
 
       iex> CanalLock.acquire_on(node(), :db, 3, 1)
       {:acquired, 1}
   """
-  @spec acquire_on(node, key, max_per, buckets) :: {:acquired, pos_integer} | :full
+  @spec acquire_on(node, key, max_per, buckets) :: {:acquired, pos_integer} | :full | {:error, :timeout}
   defdelegate acquire_on(node, key, max_per, buckets), to: :canal_lock
 
   @doc """
-  As `acquire_on/4`, and waits as `acquire/4`, in one queue with the callers of that node. The timeout is measured
-  there.
+  As `acquire_on/4`, and waits as `acquire/4`, in one queue with the callers of that node. If `:full` has not arrived
+  100 ms after the timeout, the answer is `{:error, :timeout}`.
 
       iex> CanalLock.acquire_on(node(), :db, 3, 1, timeout_ms: 5000, permits: 2)
       {:acquired, 2}
   """
-  @spec acquire_on(node, key, max_per, buckets, wait) :: {:acquired, pos_integer} | :full
+  @spec acquire_on(node, key, max_per, buckets, wait) :: {:acquired, pos_integer} | :full | {:error, :timeout}
   def acquire_on(node, key, max_per, buckets, timeout_or_options) do
     :canal_lock.acquire_on(node, key, max_per, buckets, wait(timeout_or_options))
   end
 
   @doc """
   As `release/1`, for a permit that the calling process has acquired with `acquire_on/4`. If it exits, call it again.
+  With `{:error, :timeout}`, the other node has not answered within 5 s, and the release goes on in the background: do
+  not repeat it.
 
       iex> {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
       iex> CanalLock.release_on(node(), :db)
       :ok
   """
-  @spec release_on(node, key) :: :ok | {:error, :not_held}
+  @spec release_on(node, key) :: :ok | {:error, :not_held | :timeout}
   defdelegate release_on(node, key), to: :canal_lock
 
   @doc """
@@ -472,8 +475,29 @@ defmodule CanalLock do
       iex> CanalLock.release_on(node(), :db, permits: 2)
       :ok
   """
-  @spec release_on(node, key, [permits_option]) :: :ok | {:error, :not_held}
+  @spec release_on(node, key, [permits_option]) :: :ok | {:error, :not_held | :timeout}
   def release_on(node, key, options), do: :canal_lock.release_on(node, key, permits(options))
+
+  @doc """
+  As `release_on/2`, but does not wait for the other node, and always answers `:ok`. Another call can reach that node
+  before the release. `:canal_lock.release_on_async/2` has the details.
+
+      iex> {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
+      iex> CanalLock.release_on_async(node(), :db)
+      :ok
+  """
+  @spec release_on_async(node, key) :: :ok
+  defdelegate release_on_async(node, key), to: :canal_lock
+
+  @doc """
+  As `release_on_async/2`, for several permits: all of them or none.
+
+      iex> {:acquired, 2} = CanalLock.acquire_on(node(), :db, 3, 1, permits: 2)
+      iex> CanalLock.release_on_async(node(), :db, permits: 2)
+      :ok
+  """
+  @spec release_on_async(node, key, [permits_option]) :: :ok
+  def release_on_async(node, key, options), do: :canal_lock.release_on_async(node, key, permits(options))
 
   @doc """
   The number of permits of `key` in use. Raises as `acquire/3`. Cost: constant.

@@ -28,6 +28,7 @@ longest=(
   canal_lock_quorum_under_faults_tests
   canal_lock_library_tests
   canal_lock_remote_storm_tests
+  canal_lock_remote_timeout_tests
   canal_lock_quorum_life_tests
   canal_lock_quorum_disk_tests
   canal_lock_view_storm_tests

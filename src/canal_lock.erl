@@ -36,10 +36,8 @@
 %% The most buckets that buckets/2 lists. A key can have 2^61 - 1 permits, and a list of 2^36 buckets would end the VM.
 -define(MAX_BUCKETS, 1000).
 
-%% The answer of the caller's proxy on another node.
--define(ON(Node, Arguments, Request),
-    ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, canal_lock_remote:call(Node, Request)))
-).
+%% The answer of another node.
+-define(ON(Arguments, Call), ?CHECKED(Arguments, ?ANSWER_OR_EXIT(Arguments, Call))).
 
 -export([start_link/0, start_link/1, start_link/2, child_spec/0, child_spec/1, stop/0]).
 -export([acquire/2, acquire/3, acquire/4, release/1, release/2, release/3]).
@@ -47,7 +45,7 @@
 -export([acquire_many/1, acquire_many/2, with_permits/2, with_permits/3]).
 -export([request/2, request/3, request/4, cancel/1, resize/2, resize/3, waiting/1]).
 -export([give/2, give/3]).
--export([acquire_on/4, acquire_on/5, release_on/2, release_on/3]).
+-export([acquire_on/4, acquire_on/5, release_on/2, release_on/3, release_on_async/2, release_on_async/3]).
 -export([count/1, buckets/2, holders/1, held/0, held/1, keys/0, info/0, audit/0]).
 -export([top/0, top/1]).
 
@@ -631,51 +629,86 @@ call_with_limits(Limits, TimeoutOrOptions, Fun) ->
 %% not notified of a lost connection; it can monitor `{canal_lock, Node}'. If the manager there crashes and its table is
 %% kept, the permits stay held.
 %%
-%% The call has no timeout. It exits with `{Reason, {canal_lock, acquire_on, _}}', as `gen_server:call/2' does, if the
-%% node is not connected (`{nodedown, Node}'), if no manager runs there (`noproc'), or if the manager crashes during the
-%% call. Then no permit was acquired. It raises as {@link acquire/3}, and raises `version_mismatch' if the node runs
-%% another version of this library.
+%% The answer is `{error, timeout}' if the other node has not answered within 5 s: the node or the connection hangs, or
+%% the manager there is busy. Then the caller holds nothing. A permit that is granted later is released at once.
 %%
-%% Cost: two round trips. The manager serves the first one, the proxy the second one, so a long key delays no other
-%% caller.
+%% The call exits with `{Reason, {canal_lock, acquire_on, _}}', as `gen_server:call/2' does, if the node is not
+%% connected (`{nodedown, Node}'), if no manager runs there (`noproc'), or if the manager crashes during the call. Then
+%% no permit was acquired. It raises as {@link acquire/3}, and raises `version_mismatch' if the node runs another
+%% version of this library.
+%%
+%% Cost: two round trips, and a process of this node that makes them. The manager serves the first one, the proxy the
+%% second one, so a long key delays no other caller.
 -spec acquire_on(node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer()) ->
-    {acquired, N :: pos_integer()} | full.
+    {acquired, N :: pos_integer()} | full | {error, timeout}.
 acquire_on(Node, Key, MaxPer, Buckets) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets);
 acquire_on(Node, Key, MaxPer, Buckets) ->
-    ?ON(Node, [Node, Key, MaxPer, Buckets], {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(0)}).
+    Arguments = [Node, Key, MaxPer, Buckets],
+    ?ON(Arguments, canal_lock_remote:acquire(Node, Key, MaxPer, Buckets, canal_lock_wait:options(0))).
 
-%% @doc As {@link acquire_on/4}, and waits as {@link acquire/4}, in one queue with the callers of that node. The timeout
-%% is measured there. If the caller dies or the connection is lost, its request ends.
+%% @doc As {@link acquire_on/4}, and waits as {@link acquire/4}, in one queue with the callers of that node. If the
+%% caller dies or the connection is lost, its request ends.
+%%
+%% `full' comes from the other node, after the timeout. If it has not arrived 100 ms after the timeout, the answer is
+%% `{error, timeout}'. With a timeout of 0 the call waits 5 s for its answer, and with `infinity' for as long as the
+%% node is connected.
 -spec acquire_on(
     node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), timeout() | wait_options()
 ) ->
-    {acquired, N :: pos_integer()} | full.
+    {acquired, N :: pos_integer()} | full | {error, timeout}.
 acquire_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions) when Node =:= node() ->
     acquire(Key, MaxPer, Buckets, TimeoutOrOptions);
 acquire_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions) ->
     Arguments = [Node, Key, MaxPer, Buckets, TimeoutOrOptions],
-    ?ON(Node, Arguments, {acquire, Key, MaxPer, Buckets, canal_lock_wait:options(TimeoutOrOptions)}).
+    Options = canal_lock_wait:options(TimeoutOrOptions),
+    ?ON(Arguments, canal_lock_remote:acquire(Node, Key, MaxPer, Buckets, Options)).
 
 %% @doc Releases a permit that the calling process has acquired with {@link acquire_on/4}. With `node()' it is
 %% {@link release/1}.
 %%
+%% The answer is `{error, timeout}' if the other node has not answered within 5 s. The release goes on in the
+%% background. Do not repeat it: another permit would be released. A caller that must not wait for the other node calls
+%% {@link release_on_async/2}.
+%%
 %% Exits, raises and costs as {@link acquire_on/4}. If it exits, call it again: either the permit is still held, because
 %% no manager has answered, or the answer is `{error, not_held}', because the proxy has exited and its permits are
 %% released.
--spec release_on(node(), key()) -> ok | {error, not_held}.
+-spec release_on(node(), key()) -> ok | {error, not_held | timeout}.
 release_on(Node, Key) when Node =:= node() ->
     release(Key);
 release_on(Node, Key) ->
-    ?ON(Node, [Node, Key], {release, Key, 1}).
+    ?ON([Node, Key], canal_lock_remote:release(Node, Key, 1)).
 
 %% @doc As {@link release_on/2}, for several permits: all of them, or none with `{error, not_held}'. Options: see {@type
 %% permits_options()}.
--spec release_on(node(), key(), permits_options()) -> ok | {error, not_held}.
+-spec release_on(node(), key(), permits_options()) -> ok | {error, not_held | timeout}.
 release_on(Node, Key, Options) when Node =:= node() ->
     release(Key, Options);
 release_on(Node, Key, Options) ->
-    ?ON(Node, [Node, Key, Options], {release, Key, canal_lock_wait:permits(Options)}).
+    ?ON([Node, Key, Options], canal_lock_remote:release(Node, Key, canal_lock_wait:permits(Options))).
+
+%% @doc As {@link release_on/2}, but does not wait for the other node, and its answer is always `ok'. With `node()' the
+%% permit is released before the call returns.
+%%
+%% A process of this node makes the release. If no manager runs there, it tries again for 10 s. If a manager does not
+%% return in that time, the permit stays held until the caller dies or the connection is lost. Another call, of this or
+%% of another process, can reach the other node before the release. Raises `badarg' if an argument is wrong. Cost:
+%% microseconds.
+-spec release_on_async(node(), key()) -> ok.
+release_on_async(Node, Key) when Node =:= node() ->
+    _ = release(Key),
+    ok;
+release_on_async(Node, Key) ->
+    ?CHECKED([Node, Key], canal_lock_remote:release_async(Node, Key, 1)).
+
+%% @doc As {@link release_on_async/2}, for several permits: all of them or none. Options: see {@type permits_options()}.
+-spec release_on_async(node(), key(), permits_options()) -> ok.
+release_on_async(Node, Key, Options) when Node =:= node() ->
+    _ = release(Key, Options),
+    ok;
+release_on_async(Node, Key, Options) ->
+    ?CHECKED([Node, Key, Options], canal_lock_remote:release_async(Node, Key, canal_lock_wait:permits(Options))).
 
 %% @doc The number of permits of `Key' in use. Exact at any time. Raises as described for the module. Cost:
 %% constant.

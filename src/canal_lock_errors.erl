@@ -134,6 +134,7 @@ expected(acquire_on, 4) -> [{"Node", node} | numbers()];
 expected(acquire_on, 5) -> [{"Node", node} | expected(acquire, 4)];
 expected(release_on, 2) -> [{"Node", node}, any];
 expected(release_on, 3) -> [{"Node", node} | expected(release, 2)];
+expected(release_on_async, Arity) -> expected(release_on, Arity);
 expected(top, 1) -> [{"Options", {options, view_options()}}];
 expected(_, Arity) -> lists:duplicate(Arity, any).
 

@@ -170,7 +170,7 @@ join(Standby, Given, State = #state{options = InForce, standbys = Standbys}) ->
     configure(State#state{options = Options, standbys = Standbys#{monitor(process, Standby) => Standby}}).
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
-    {reply, canal_lock_remote:answer(Request, From), State, {continue, work}};
+    {reply, canal_lock_remote:answer(Request, node(From)), State, {continue, work}};
 handle_call({join, Options}, {Standby, _Tag}, State = #state{}) ->
     Next = join(Standby, Options, State),
     {reply, Next#state.options, Next, {continue, work}};

@@ -11,22 +11,27 @@
 %%
 %% A late 'DOWN' of an old connection cannot release a permit of a new one. A proxy belongs to the connection over which
 %% it was started, and exits when it gets a request over another one. The holder then asks the manager for another
-%% proxy. If the connection changes while an answer is on its way, the holder's call fails before the answer can arrive.
+%% proxy. If the connection changes while an answer is on its way, the call fails before the answer can arrive.
+%%
+%% The holder's requests are sent by its helpers (canal_lock_remote), and name the holder.
 -module(canal_lock_proxy).
 
 -behaviour(gen_server).
 
 -include("canal_lock_errors.hrl").
 
--export([find_or_start/1]).
+-export([find_or_start/1, connection/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--export_type([request/0]).
+-export_type([request/0, connection/0]).
 
-%% A holder's request to its proxy.
+%% A request to the proxy of `Holder' is `{Holder, request()}'.
 -type request() ::
     {acquire, canal_lock:key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), canal_lock_wait:options()}
     | {release, canal_lock:key(), Permits :: pos_integer()}.
+
+%% Identifies one connection to another node. No later connection has the same.
+-type connection() :: port() | pid().
 
 %% After this time without a message, a proxy without permits exits, and a proxy with permits checks its connection and
 %% its table. (Tests set another time in the environment of the application.)
@@ -40,8 +45,8 @@
 
 -record(state, {
     holder :: pid(),
-    %% Identifies one connection to the node of the holder.
-    connection :: port() | pid(),
+    %% To the node of the holder.
+    connection :: connection(),
     monitor :: reference(),
     permits = 0 :: non_neg_integer(),
     %% Requests that wait, by their references.
@@ -64,10 +69,10 @@ start(Holder) ->
     end.
 
 init(Holder) ->
-    Connection = connection(Holder),
+    Connection = connection(node(Holder)),
     Monitor = monitor(process, Holder),
     %% If the connection did not change, the monitor uses it. Otherwise the proxy stops.
-    case connection(Holder) of
+    case connection(node(Holder)) of
         Connection when Connection =/= none ->
             represent(#state{holder = Holder, connection = Connection, monitor = Monitor});
         _ ->
@@ -82,7 +87,7 @@ represent(State = #state{holder = Holder}) ->
         error:Cause -> {stop, {shutdown, {raise, Cause}}}
     end.
 
-handle_call(Request, From = {Holder, _Tag}, State = #state{holder = Holder}) ->
+handle_call({Holder, Request}, From = {Pid, _}, State = #state{holder = Holder}) when node(Pid) =:= node(Holder) ->
     case is_current(State) of
         true -> serve(Request, From, State);
         false -> {stop, normal, State}
@@ -163,7 +168,7 @@ idle_ms() ->
 
 %% Whether the proxy still represents its holder: over the same connection, in the open table.
 is_current(#state{holder = Holder, connection = Connection}) ->
-    connection(Holder) =:= Connection andalso is_represented(Holder).
+    connection(node(Holder)) =:= Connection andalso is_represented(Holder).
 
 is_represented(Holder) ->
     try
@@ -172,5 +177,6 @@ is_represented(Holder) ->
         error:not_started -> false
     end.
 
-connection(Pid) ->
-    proplists:get_value(node(Pid), erlang:system_info(dist_ctrl), none).
+-spec connection(node()) -> connection() | none.
+connection(Node) ->
+    proplists:get_value(Node, erlang:system_info(dist_ctrl), none).

@@ -127,7 +127,8 @@ calls() ->
         [
             {Function, [Node | Others], #{1 => must("Node", ?NODE, Node)}}
          || {Function, Others} <- [
-                {acquire_on, [db, 3, 1]}, {acquire_on, [db, 3, 1, 5]}, {release_on, [db]}, {release_on, [db, #{}]}
+                {acquire_on, [db, 3, 1]}, {acquire_on, [db, 3, 1, 5]}, {release_on, [db]}, {release_on, [db, #{}]},
+                {release_on_async, [db]}, {release_on_async, [db, #{}]}
             ],
             Node <- NotNodes
         ] ++
@@ -144,7 +145,8 @@ option_calls() ->
         ]},
         {wrong_requests(), [{request, [db, 3, 1], []}]},
         {wrong_permits(), [
-            {release, [db], []}, {give, [db, self()], []}, {release_on, [there@nowhere, db], []}
+            {release, [db], []}, {give, [db, self()], []}, {release_on, [there@nowhere, db], []},
+            {release_on_async, [there@nowhere, db], []}
         ]}
     ],
     Numbers = #{2 => must("MaxPer", ?COUNT, three), 3 => must("Buckets", ?COUNT, -1)},
@@ -396,7 +398,8 @@ stopped() ->
 wrong_and_not_started() ->
     [
         is_explained(Function, Arguments, Texts)
-     || {Function, Arguments, Texts} <- calls(), not lists:member(Function, [held, acquire_on, release_on])
+     || {Function, Arguments, Texts} <- calls(),
+        not lists:member(Function, [held, acquire_on, release_on, release_on_async])
     ].
 
 %%% Limits

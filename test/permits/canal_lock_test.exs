@@ -31,10 +31,13 @@ defmodule CanalLockTest do
     assert :ok = CanalLock.release(:db, 3, 1)
     assert :ok = CanalLock.release_on(node(), :db)
     assert {:error, :not_held} = CanalLock.release(:db)
-    assert %{granted: 3, released: 3, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
+    assert {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
+    assert :ok = CanalLock.release_on_async(node(), :db)
+    assert %{granted: 4, released: 4, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
     # This node is not distributed, so it cannot connect to any other.
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1))
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db))
+    assert :ok = CanalLock.release_on_async(:no@where, :db)
   end
 
   test "each function that waits or takes options passes them in the same order" do
@@ -49,7 +52,8 @@ defmodule CanalLockTest do
     assert {:ok, 6} = CanalLock.with_permit(:db, 2, 3, 5000, fn -> CanalLock.count(:db) end)
     assert {:acquired, 7} = CanalLock.acquire_on(node(), :db, 7, 1, permits: 2)
     assert {:error, :not_held} = CanalLock.release_on(node(), :db, permits: 8)
-    assert :ok = CanalLock.release_on(node(), :db, permits: 3)
+    assert :ok = CanalLock.release_on_async(node(), :db, permits: 2)
+    assert :ok = CanalLock.release_on(node(), :db, permits: 1)
     assert {:error, :not_held} = CanalLock.release(:db, permits: 5)
     assert :ok = CanalLock.release(:db, permits: 3)
     assert :ok = CanalLock.release(:db, [])
@@ -57,6 +61,7 @@ defmodule CanalLockTest do
     # This node is not distributed, so it cannot connect to any other.
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1, permits: 2))
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db, permits: 2))
+    assert :ok = CanalLock.release_on_async(:no@where, :db, permits: 2)
   end
 
   test "requests wait, get another capacity, and are cancelled" do
@@ -122,6 +127,7 @@ defmodule CanalLockTest do
           {&CanalLock.request(:db, 3, 1, &1), "[permits: 2]", requests},
           {&CanalLock.release(:db, &1), "[permits: 2]", others},
           {&CanalLock.release_on(:no@where, :db, &1), "[permits: 2]", others},
+          {&CanalLock.release_on_async(:no@where, :db, &1), "[permits: 2]", others},
           {&CanalLock.give(:db, self(), &1), "[permits: 2]", others}
         ],
         keyword = "the options must be a keyword list such as #{example}, got: ",

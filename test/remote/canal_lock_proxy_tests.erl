@@ -25,6 +25,7 @@ proxy_test_() ->
         {"P4: a killed proxy releases the permits, and its holder gets another proxy", fun proxy_killed/1},
         {"P4: a proxy is killed while its holder waits", fun proxy_killed_in_call/1},
         {"a proxy that exits while it is called is replaced", fun proxy_exits_in_call/1},
+        {"a release is not repeated at another proxy", fun proxy_exits_in_release/1},
         {"P10: the manager crashes while a request waits for it", fun manager_killed_in_call/1},
         {"R1: a second proxy of a holder exits and names the first one", fun second_proxy/1},
         {"P10: a proxy of a closed table serves no request and exits", fun closed_table/1},
@@ -57,11 +58,6 @@ holder_and_proxy(There, Here, Permits) ->
 holds_one(Holder, There) ->
     ?assertEqual([ok, {error, not_held}], [test_remote:release(Holder, There, db) || _ <- [1, 2]]),
     test_remote:nothing_is_left(There).
-
-await_messages(Count, There, Proxy) ->
-    test_nodes:call(There, fun() ->
-        test_await:value({message_queue_len, Count}, fun() -> process_info(Proxy, message_queue_len) end)
-    end).
 
 new_manager(There) ->
     test_remote:kill_manager(There),
@@ -146,7 +142,7 @@ cut_and_connected([There, Here]) ->
     test_nodes:connect(Here, There),
     %% The request uses the new connection. The old proxy has not handled any message yet.
     Again = test_remote:send_acquire(Holder, There, db),
-    await_messages(3, There, Proxy),
+    test_remote:await_requests(3, There, Proxy),
     test_remote:resume(There, Proxy),
     ?assertEqual({acquired, 1}, test_await:answer(Again)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
@@ -247,29 +243,44 @@ exited_before_the_call() ->
             unregister(canal_lock)
         end
     end,
+    Test = self(),
     Proxy = spawn_link(fun() ->
-        receive {'$gen_call', From, {release, db}} -> gen_server:reply(From, ok) end
+        receive {'$gen_call', From, {Test, {acquire, db, 3, 1, _}}} -> gen_server:reply(From, {acquired, 1}) end
     end),
     Call = fun(Answers) ->
         Manager = spawn(Serve(Answers)),
         ok = test_await:value(Manager, fun() -> whereis(canal_lock) end),
-        Answer = caught(fun() -> canal_lock_remote:call(node(), {release, db}) end),
+        Answer = caught(fun() -> canal_lock_remote:acquire(node(), db, 3, 1, canal_lock_wait:options(0)) end),
         ok = test_worker:kill(Manager),
         Answer
     end,
-    ?assertEqual(ok, Call([Dead, Proxy])),
+    ?assertEqual({acquired, 1}, Call([Dead, Proxy])),
     ?assertMatch({'EXIT', noproc}, Call([Dead, Dead])).
 
-%% The idle timeout of the proxy is in its mailbox before the request.
-proxy_exits_in_call([There, Here]) ->
+%% A holder without permits, whose suspended proxy has its idle timeout in its mailbox before any request.
+exiting_proxy(There, Here) ->
     Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
     ok = test_remote:release(Holder, There, db),
     Proxy = test_remote:proxy(Holder, There),
     test_remote:suspend(There, Proxy),
     test_nodes:call(There, fun() -> Proxy ! timeout end),
+    {Holder, Proxy}.
+
+proxy_exits_in_release([There = {_, Name}, Here]) ->
+    lists:foreach(fun(End) ->
+        {Holder, Proxy} = exiting_proxy(There, Here),
+        Outcome = test_nodes:send_order(Holder, fun() -> canal_lock:release_on(Name, db) end),
+        test_remote:await_requests(2, There, Proxy),
+        End(There, Proxy),
+        ?assertEqual({error, not_held}, test_await:answer(Outcome)),
+        ?assertEqual([], test_remote:proxies(There))
+    end, [fun test_remote:resume/2, fun kill/2]).
+
+proxy_exits_in_call([There, Here]) ->
+    {Holder, Proxy} = exiting_proxy(There, Here),
     Outcome = test_remote:send_acquire(Holder, There, db),
-    await_messages(2, There, Proxy),
+    test_remote:await_requests(2, There, Proxy),
     test_remote:resume(There, Proxy),
     ?assertEqual({acquired, 1}, test_await:answer(Outcome)),
     ?assertNotEqual(Proxy, test_remote:proxy(Holder, There)),
@@ -307,7 +318,7 @@ closed_table([There, Here]) ->
     ?assertMatch(#{not_held := 1}, test_remote:info(There)),
     ?assertEqual({acquired, 1}, test_remote:acquire(Holder, There, db)),
     %% A direct call, as by a holder that has received the pid from the previous manager.
-    Ask = fun() -> test_remote:attempt(fun() -> gen_server:call(Proxy, {acquire, db, 3, 1}) end) end,
+    Ask = fun() -> test_remote:attempt(fun() -> gen_server:call(Proxy, {self(), {acquire, db, 3, 1}}) end) end,
     ?assertMatch({exit, {normal, _}}, test_nodes:order(Holder, Ask)),
     ?assertEqual(1, test_remote:count(There, db)),
     ok = test_nodes:kill_worker(Holder),

@@ -149,7 +149,7 @@ leaves_nothing_behind([There, Here | _]) ->
     [{Pid, Proxy}] = test_remote:proxies(There),
     ?assertEqual(NoMessages, test_nodes:order(Holder, Cycles)),
     ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
-    ?assertMatch([_, {monitored_by, [Proxy]}, _], monitors(Holder)),
+    test_await:value([Proxy], fun() -> hd([Monitors || {monitored_by, Monitors} <- monitors(Holder)]) end),
     ?assertEqual(ok, test_remote:release(Holder, There, held)),
     test_remote:nothing_is_left(There),
     ?assertEqual({message_queue_len, 0}, test_nodes:call(There, fun() ->
@@ -250,25 +250,31 @@ answered_by(Reply, Here, Elsewhere) ->
     ?assert(test_nodes:call(Elsewhere, fun() -> is_process_alive(Pid) end)),
     Answers.
 
-forged([There, Here | _]) ->
+forged([There, Here, Elsewhere]) ->
     {_, Pid} = Holder = test_nodes:worker(Here),
     {acquired, 1} = test_remote:acquire(Holder, There, db),
     Proxy = test_remote:proxy(Holder, There),
-    %% A local process may not request a proxy.
+    %% Only a process of the holder's node may request a proxy, and send requests to it.
     Local = test_nodes:worker(There),
-    ?assertEqual({error, unknown_call}, asked(Local, canal_lock, {proxy, 3})),
-    %% A proxy serves its holder only.
-    Requests = [acquiring(db, 3, 1), {release, db, 1}, {acquire, Pid, db, 3, 1}, nonsense],
+    Far = test_nodes:worker(Elsewhere),
+    Manager = {canal_lock, test_nodes:name(There)},
+    ?assertEqual({error, unknown_call}, asked(Local, Manager, {proxy, 4, Pid})),
     [
-        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Worker, Proxy, Request)})
-     || Worker <- [Local, test_nodes:worker(Here)], Request <- Requests
+        ?assertEqual({Worker, {raise, version_mismatch}}, {Worker, asked(Worker, Manager, {proxy, 4, Other})})
+     || {Worker, Other} <- [{Far, Pid}, {Holder, element(2, Far)}, {Holder, hd(erlang:ports())}, {Holder, Here}]
     ],
+    Requests = [acquiring(db, 3, 1), {release, db, 1}],
+    [
+        ?assertEqual({Request, {error, unknown_call}}, {Request, asked(Worker, Proxy, {Named, Request})})
+     || {Worker, Named} <- [{Local, Pid}, {Far, Pid}, {Far, element(2, Far)}, {Holder, self()}], Request <- Requests
+    ],
+    [?assertEqual({error, unknown_call}, asked(Holder, Proxy, Request)) || Request <- [nonsense | Requests]],
     Wrong =
         [acquiring(k, MaxPer, Buckets) || {MaxPer, Buckets} <- [{-1, 1}, {1, x}, {1.0, 1}]] ++
             [{release, db, Permits} || Permits <- [0, -1, x]],
-    [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, Request)}) || Request <- Wrong],
+    [?assertEqual({Request, {raise, badarg}}, {Request, asked(Holder, Proxy, {Pid, Request})}) || Request <- Wrong],
     [
-        ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Proxy, Request)})
+        ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Proxy, {Pid, Request})})
      || Request <- [{acquire, k, 1}, {acquire, k, 3, 1}, {release, db}]
     ],
     test_nodes:call(There, fun() ->
@@ -276,7 +282,7 @@ forged([There, Here | _]) ->
         Proxy ! {'DOWN', make_ref(), process, Pid, noproc},
         gen_server:cast(Proxy, nonsense)
     end),
-    ?assertEqual({acquired, 2}, asked(Holder, Proxy, acquiring(db, 3, 1))),
+    ?assertEqual({acquired, 2}, asked(Holder, Proxy, {Pid, acquiring(db, 3, 1)})),
     ?assertEqual([{Pid, Proxy}], test_remote:proxies(There)),
     ?assertEqual([0, 2], [test_remote:count(There, Key) || Key <- [k, db]]),
     ok = test_nodes:kill_worker(Holder),
@@ -296,7 +302,7 @@ versions([There, Here, Elsewhere]) ->
     Manager = {canal_lock, test_nodes:name(There)},
     [
         ?assertEqual({Request, {raise, version_mismatch}}, {Request, asked(Holder, Manager, Request)})
-     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 2}, {proxy, 4}]
+     || Request <- [{acquire, Pid, Pid, {db, 3, 1}}, {confirm, Pid, Pid}, {release, db}, {proxy, 3}, {proxy, 5, Pid}]
     ],
     Answers = answered_by({error, unknown_call}, Here, Elsewhere),
     ?assertEqual([{error, version_mismatch}, {error, version_mismatch}], Answers),

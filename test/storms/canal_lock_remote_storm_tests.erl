@@ -124,7 +124,7 @@ holders(Name, Count) ->
     [receive {Holder, {acquired, _}} -> Holder end || Holder <- Holders].
 
 hold(Test, Name, Key) ->
-    Test ! {self(), canal_lock:acquire_on(Name, Key, 1_000_000, 1)},
+    Test ! {self(), canal_lock:acquire_on(Name, Key, 1_000_000, 1, infinity)},
     receive {again, Next} -> hold(Next, Name, Key) end.
 
 again(Node, Holders) ->
@@ -210,7 +210,7 @@ acquire(Node, Key, Held) ->
         {acquired, N} when N =< ?CAPACITY ->
             add(Key),
             [Key | Held];
-        full ->
+        Refusal when Refusal =:= full; Refusal =:= {error, timeout} ->
             Held;
         {exit, Reason} ->
             after_exit(Reason, Held)
@@ -224,7 +224,7 @@ release(Node, Key, Held) ->
 release_again(Node, Key, Held) ->
     case test_remote:attempt(fun() -> canal_lock:release_on(Node, Key) end) of
         ok -> Held;
-        {error, not_held} -> Held;
+        {error, _} -> Held;
         {exit, Reason = {{nodedown, _}, _}} -> after_exit(Reason, Held);
         {exit, Reason} -> release_again(Node, Key, after_exit(Reason, Held))
     end.

@@ -6,6 +6,7 @@
 -export([acquire/3, acquire/4, send_acquire/3, release/3, attempt/1]).
 -export([count/2, await_count/3, info/1, nothing_is_left/1]).
 -export([proxy/2, proxies/1, suspend/2, resume/2, await_request/1, await_request/2]).
+-export([await_requests/3, await_helpers/2]).
 
 -type a_node() :: test_nodes:a_node().
 -type worker() :: test_nodes:worker().
@@ -13,6 +14,9 @@
 
 %% The default capacity of the tests.
 -define(CAPACITY, 3).
+
+%% On a busy machine, the answer of another node can take longer than users are willing to wait.
+-define(GRACE_MS, 60_000).
 
 %% Tests on this many nodes, with a manager on the first one. After each test no process of the library is left on any
 %% node.
@@ -30,6 +34,7 @@ tests(Count, Options, Arguments, Tests) ->
     ]).
 
 run(Test, Options, Nodes = [There | _]) ->
+    [test_nodes:call(Node, fun() -> application:set_env(canal_lock, remote_grace_ms, ?GRACE_MS) end) || Node <- Nodes],
     _ = start_manager(There, Options),
     try
         Test(Nodes)
@@ -37,6 +42,7 @@ run(Test, Options, Nodes = [There | _]) ->
         stop_manager(There)
     end,
     [test_nodes:kill_workers(Node) || Node <- Nodes],
+    [await_helpers(Node, 0) || Node <- Nodes],
     await(There, [], fun idle_proxies/0).
 
 %% Its parent survives it, as a supervisor does.
@@ -158,9 +164,23 @@ await_request(There) ->
 
 -spec await_request(a_node(), canal_lock | pid()) -> ok.
 await_request(There, Server) ->
-    await(There, {message_queue_len, 1}, fun() ->
+    await_requests(1, There, Server).
+
+-spec await_requests(pos_integer(), a_node(), canal_lock | pid()) -> ok.
+await_requests(Count, There, Server) ->
+    await(There, {message_queue_len, Count}, fun() ->
         Pid = if is_pid(Server) -> Server; true -> whereis(Server) end,
         process_info(Pid, message_queue_len)
+    end).
+
+%% Until this node has so many processes that make calls to other nodes.
+-spec await_helpers(a_node(), non_neg_integer()) -> ok.
+await_helpers(Node, Count) ->
+    await(Node, Count, fun() ->
+        length([
+            Pid
+         || Pid <- processes(), {initial_call, {canal_lock_remote, _, _}} <- [process_info(Pid, initial_call)]
+        ])
     end).
 
 await(Node, Value, Ask) ->
