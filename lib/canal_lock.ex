@@ -373,10 +373,11 @@ defmodule CanalLock do
   end
 
   @doc """
-  Acquires one permit of each of several keys: all of them, or none with `:full`. In `limits`, a list of `t:key_limit/0`,
-  each key occurs once. The last argument is a timeout in milliseconds, `:infinity`, or the options `:timeout_ms` and
-  `:max_waiting`; see `t:wait/0`. The timeout is that of the whole call. All calls acquire in one order, so they never
-  wait for each other in a circle. Each key is released by `release/1`. `:canal_lock.acquire_many/2` has the details.
+  Acquires one permit of each of several keys: all of them, or none with `:full`. In `limits`, a list of
+  `t:key_limit/0`, each key occurs once. The last argument is a timeout in milliseconds, `:infinity`, or the options
+  `:timeout_ms` and `:max_waiting`; see `t:wait/0`. The timeout is that of the whole call. All calls acquire in one
+  order, so they never wait for each other in a circle. Each key is released by `release/1`.
+  `:canal_lock.acquire_many/2` has the details.
 
       iex> CanalLock.acquire_many([{:all, 100}, {{:tenant, 7}, 2}], timeout_ms: 200)
       {:acquired, [1, 1]}

@@ -37,6 +37,17 @@ chunk(Folder, Source) ->
 is_older(Chunk, Source) ->
     filelib:last_modified(Chunk) < filelib:last_modified(Source).
 
+%% EDoc also lists the functions that the module does not export.
+public(Chunk, Source) ->
+    {ok, Forms} = epp:parse_file(Source, [{includes, [filename:dirname(Source)]}]),
+    Exported = lists:append([Functions || {attribute, _, export, Functions} <- Forms]),
+    Docs = binary_to_term(Chunk),
+    Entries = [Entry || Entry <- element(7, Docs), is_public(Entry, Exported)],
+    term_to_binary(setelement(7, Docs, Entries), [compressed]).
+
+is_public({{function, Name, Arity}, _, _, _, _}, Exported) -> lists:member({Name, Arity}, Exported);
+is_public(_Type, _Exported) -> true.
+
 %% By rename, so that an interrupted or concurrent build never leaves a partial file.
 make(Source, Chunk) ->
     Temporary = lists:flatten([Chunk, ".", os:getpid(), ".tmp"]),
@@ -45,6 +56,8 @@ make(Source, Chunk) ->
         ok = edoc:files([Source], [
             {doclet, edoc_doclet_chunks}, {layout, edoc_layout_chunks}, {dir, Temporary}, {preprocess, true}
         ]),
+        {ok, Made} = file:read_file(chunk(Temporary, Source)),
+        ok = file:write_file(chunk(Temporary, Source), public(Made, Source)),
         ok = file:rename(chunk(Temporary, Source), Chunk)
     after
         file:del_dir_r(Temporary)

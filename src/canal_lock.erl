@@ -1,18 +1,20 @@
-%% @doc Per-key concurrency limits (permits) for the processes of the BEAM.
+%% @doc Per-key concurrency limits for the processes of the BEAM.
 %%
-%% A <em>key</em> is what permits are counted for: any term. A key has a number of <em>buckets</em>, and each bucket has
-%% `MaxPer' <em>permits</em>. The product of both is the <em>capacity</em>. Each call passes both numbers; the table
-%% stores no capacity. A process that acquires a permit is a <em>holder</em>. If it dies for any reason, the VM releases
-%% its permits.
+%% A <em>key</em> is what a limit is for: any term. A process that acquires a <em>permit</em> of a key is a
+%% <em>holder</em>. If it dies for any reason, the VM releases its permits. Each call passes its limit, and the table
+%% stores none.
 %%
 %% ```
-%% 1> {ok, _Pid} = canal_lock:start_link(3).
+%% 1> {ok, _Pid} = canal_lock:start_link().
 %% {ok,<0.84.0>}
-%% 2> canal_lock:acquire(db, 3, 1).
+%% 2> canal_lock:acquire(db, 3).
 %% {acquired,1}
 %% 3> canal_lock:release(db).
 %% ok
 %% '''
+%%
+%% A limit can be a product: `MaxPer' permits in each of a number of <em>buckets</em>, such as the back-ends of an app.
+%% The product is the <em>capacity</em> of the call.
 %%
 %% {@link acquire/3} and {@link release/1} wait for no process, and send no message unless a process waits for the key.
 %% {@link acquire/4} can wait: then the caller joins a queue of the key, first in, first out. The <em>manager</em>, a
@@ -116,8 +118,8 @@
 %% idle keys that are not reclaimed yet; `permits' in use, of all keys together; `holders', the processes that
 %% hold them; `waiting', the requests that wait; and `memory', the bytes that the native library has allocated, with
 %% closed tables that are not freed yet. `longest_wait_us' is the longest wait, in microseconds, of the requests that
-%% were granted or timed out since the last sweep began. `barriers_refused' counts the memory barriers that the operating system has
-%% refused since the VM started. Each one delays the freeing of memory; the number should be 0.
+%% were granted or timed out since the last sweep began. `barriers_refused' counts the memory barriers that the
+%% operating system has refused since the VM started. Each one delays the freeing of memory; the number should be 0.
 %% A number above 2^64 - 1 is not exact.
 %%
 %% Events since the table was opened: permits `granted'; calls `refused' with `full'; permits `released' by calls;

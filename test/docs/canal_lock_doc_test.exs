@@ -25,6 +25,14 @@ defmodule CanalLock.DocTest do
     assert ["held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
   end
 
+  test "the docs have no emphasis that IEx shows wrong" do
+    for module <- [CanalLock, CanalLock.Quorum] do
+      {:docs_v1, _, _, _, head, _, docs} = Code.fetch_docs(module)
+      texts = for %{"en" => text} <- [head | Enum.map(docs, &elem(&1, 3))], do: text
+      assert [] = for(text <- texts, found <- Regex.scan(~r/(?<!\*)\*\w[^*\n]*\*[^\s*]/, text), do: found)
+    end
+  end
+
   defp without_session(module) do
     {:docs_v1, _, :elixir, "text/markdown", %{"en" => _}, _, docs} = Code.fetch_docs(module)
     functions = for {{:function, name, arity}, _, _, doc, _} <- docs, do: {"#{name}/#{arity}", doc}
@@ -39,7 +47,7 @@ defmodule CanalLock.DocTest do
     parts = String.split(text, "\n\n", trim: true)
     assert [] = for(part <- parts, not (readme =~ String.trim(part)), do: part)
 
-    for words <- ["Per-key concurrency limits", "Not for", "CanalLock.with_permit"] do
+    for words <- ["limits how many processes", "When not to use it", "CanalLock.with_permit"] do
       assert text =~ words
     end
   end
