@@ -181,7 +181,8 @@
 %% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
 %% not load (`Text' is a binary), `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
 %% file and still runs, and `{error, {fence_file_not_writable, Path, Text}}' if its folder does not exist or cannot be
-%% written. Raises `badarg' if an option is wrong.
+%% written. Raises `badarg' if an option is wrong. Logs a warning if the VM can lose the wakeup of a process: OTP 25
+%% before 25.3.2.10, and OTP 26 before 26.2.3.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     ?ANSWER([Options], start(Options)).
