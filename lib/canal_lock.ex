@@ -19,7 +19,8 @@ defmodule CanalLock do
   @type buckets :: non_neg_integer
 
   @typedoc """
-  The capacity of a call: a number of permits, or options with `:capacity`, a function that returns `{max_per, buckets}`.
+  The capacity of a call: a number of permits, or options with `:capacity`, a function that returns
+  `{max_per, buckets}`.
   The calling process calls it before the attempt, and once more after its request has joined the queue. So a process
   that stores a new capacity and then calls `resize/3` misses no waiter.
   """

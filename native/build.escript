@@ -130,7 +130,7 @@ cargo(Packages, Folder, Profile, Features) ->
         {Status, _} ->
             stop("cargo failed to build ~ts (status ~b); see its output above. If it found no linker `cc', install a C "
                  "compiler. If it could not download crates, read \"Without a network\" in ~ts.",
-                 [lists:join(" and ", Packages), Status, filename:join([root(), "docs", "operating.md"])])
+                 [lists:join(" and ", Packages), Status, filename:join([root(), "docs", "installing.md"])])
     end.
 
 file_name(Package, Target) ->

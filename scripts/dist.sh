@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs the native libraries into archives in _build/dist (or $DIST), and writes the checksum.term of all archives
-# there. With an archive, a machine without Rust installs the libraries (docs/operating.md).
+# there. With an archive, a machine without Rust installs the libraries (docs/installing.md).
 #
 #   scripts/dist.sh              for this machine, linked with its own C library
 #   scripts/dist.sh TARGET...    for these targets, as x86_64-unknown-linux-gnu. Those of glibc need only glibc 2.28:

@@ -34,15 +34,15 @@ build_by_both() {
 }
 
 # The library is the content of its package, as a checkout of a project of rebar3. First the two failures that name what
-# is missing, then the build, with the crates as docs/operating.md says.
+# is missing, then the build, with the crates as docs/installing.md says.
 builds_from_nothing() {
   make_package "$place/package"
   enter_rebar3 from_nothing
   mkdir _checkouts
   ln -s "$place/package" _checkouts/canal_lock
   mkdir "$work/cargo_home"
-  local hint="read \"Without a network\" in $place/package/docs/operating.md."
-  grep -q '^### Without a network$' "$place/package/docs/operating.md"
+  local hint="read \"Without a network\" in $place/package/docs/installing.md."
+  grep -q '^## Without a network$' "$place/package/docs/installing.md"
   cd "$place/package"
   expect_failure "If it could not download crates, $hint" offline "$rust:$linker:$bin" escript native/build.escript
   (cd native && cargo vendor --locked "$place/crates" >"$work/cargo_home/config.toml")
