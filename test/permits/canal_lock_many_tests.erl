@@ -11,13 +11,13 @@
 
 many_test_() ->
     test_setup:tests([
-        {"one permit of each key, in the order of the list", fun all/0},
-        {"if one key is full, none is held", fun none/0},
+        {"P15: one permit of each key, in the order of the list", fun all/0},
+        {"P15: if one key is full, none is held", fun none/0},
         {"the timeout is that of the whole call", fun one_timeout/0},
-        {"a call waits until all keys are free", fun waits/0},
-        {"callers never wait for each other in a circle, also with equal numbers as keys", fun no_circle/0},
+        {"P15: a call waits until all keys are free", fun waits/0},
+        {"P15: callers never wait for each other in a circle, also with equal numbers as keys", fun no_circle/0},
         {"with_permits releases all, however the function ends", fun with_permits/0},
-        {"a call that raises holds nothing", fun raises/0},
+        {"P15: a call that raises holds nothing", fun raises/0},
         {"a wrong argument is named", fun wrong_arguments/0}
     ]).
 

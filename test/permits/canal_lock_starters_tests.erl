@@ -12,14 +12,14 @@
 starters_test_() ->
     [
         test_manager_crash:tests([
-            {"two applications of a node each start canal_lock, and stop in any order", fun two_supervisors/0},
-            {"a child goes on when the application stops, and the application when a child stops",
+            {"P10: two applications of a node each start canal_lock, and stop in any order", fun two_supervisors/0},
+            {"P10: a child goes on when the application stops, and the application when a child stops",
                 fun beside_the_application/0},
-            {"however the manager ends, a standby goes on with its table", fun ends/0},
-            {"a table without keep_on_crash ends with the last process that keeps it open", fun the_last_ends/0},
-            {"stop/0 ends all, and only a start opens a table", fun stop/0},
+            {"P10: however the manager ends, a standby goes on with its table", fun ends/0},
+            {"P10: a table without keep_on_crash ends with the last process that keeps it open", fun the_last_ends/0},
+            {"P10: stop/0 ends all, and only a start opens a table", fun stop/0},
             {"a standby answers unknown calls and ignores messages", fun stray_messages/0},
-            {"permits are held while starters are killed, stopped and started", fun storm/0}
+            {"P10: permits are held while starters are killed, stopped and started", fun storm/0}
         ]),
         test_log_listener:tests(
             warning,
