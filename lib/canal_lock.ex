@@ -556,6 +556,20 @@ defmodule CanalLock do
   defdelegate held(pid), to: :canal_lock
 
   @doc """
+  How many permits a process holds, of how many keys, and for how long in milliseconds; `:none` if it holds nothing. The
+  process can be on another node. `held_ms` counts from its first permit, and is too small by up to one
+  `sweep_interval_ms`: `t::canal_lock.holder_info/0` has the details. Raises as `acquire/3`.
+
+      iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)
+      iex> %{permits: 1, keys: 1, held_ms: 0} = CanalLock.holder_info(self())
+      iex> :ok = CanalLock.release(:db)
+      iex> CanalLock.holder_info(self())
+      :none
+  """
+  @spec holder_info(pid) :: :canal_lock.holder_info() | :none
+  defdelegate holder_info(pid), to: :canal_lock
+
+  @doc """
   All keys with permits in use, each with its number of permits, in no order. Exact while no permit is acquired or
   released, otherwise an approximate snapshot. Raises as `acquire/3`. Cost: reads all keys, about 1 s per million.
   Other calls are not delayed.

@@ -48,10 +48,10 @@
 -export([request/2, request/3, request/4, cancel/1, resize/2, resize/3, waiting/1]).
 -export([give/2, give/3]).
 -export([acquire_on/4, acquire_on/5, release_on/2, release_on/3, release_on_async/2, release_on_async/3]).
--export([count/1, buckets/2, holders/1, held/0, held/1, keys/0, info/0, audit/0]).
+-export([count/1, buckets/2, holders/1, held/0, held/1, holder_info/1, keys/0, info/0, audit/0]).
 -export([top/0, top/1]).
 
--export_type([key/0, limit/0, options/0, info/0, view_options/0]).
+-export_type([key/0, limit/0, options/0, info/0, holder_info/0, view_options/0]).
 -export_type([wait_options/0, request_options/0, many_options/0, permits_options/0, capacity/0]).
 
 -type key() :: term().
@@ -133,6 +133,13 @@
 %% busy table `granted' can differ from the sum by the events during the call, and can be less than in the call before.
 %% `permits' is summed holder by holder, so a permit that moves from one holder to another during the call can be
 %% counted twice or not at all. Only {@link count/1} is exact at any time.
+
+-type holder_info() :: #{permits := pos_integer(), keys := pos_integer(), held_ms := non_neg_integer()}.
+%% What a process holds: the number of its `permits', and of its `keys'. `held_ms': for how long, in milliseconds, it
+%% has held at least one permit without interruption.
+%%
+%% `held_ms' never exceeds the true time, and is less by at most one `sweep_interval_ms' and 0.2 s: it is 0 until the
+%% next sweep begins. If the manager is late, or a kept table has no manager, it can exceed the true time by as much.
 
 -type view_options() :: #{
     interval_ms => pos_integer(),
@@ -751,6 +758,17 @@ held() ->
 -spec held(pid()) -> [{key(), Permits :: pos_integer()}].
 held(Pid) ->
     ?ANSWER([Pid], ?CAUGHT(canal_lock_view:held(Pid))).
+
+%% @doc How many permits a process holds in the table of this node, of how many keys, and for how long; see {@type
+%% holder_info()}. `none' if it holds nothing; a snapshot.
+%%
+%% The process can be on another node. `held_ms' counts from the first permit of the process: acquired, handed over,
+%% collected by a request, or given. It begins again when the process has released all its permits and gets another
+%% one. Raises as described for the module. Cost: a call on a dirty scheduler, and a
+%% time proportional to the number of keys.
+-spec holder_info(pid()) -> holder_info() | none.
+holder_info(Pid) ->
+    ?ANSWER([Pid], ?CAUGHT(canal_lock_view:holder_info(Pid))).
 
 %% @doc All keys with permits in use, each with its number of permits, in no order; a snapshot. Raises as described for
 %% the module. Cost: reads all keys, about 1 s per million.

@@ -130,6 +130,7 @@ expected(give, 2) -> [any, {"Pid", local_pid}];
 expected(give, 3) -> expected(give, 2) ++ [{"Options", {options, permits_options()}}];
 expected(buckets, 2) -> [any, {"MaxPer", positive}];
 expected(held, 1) -> [{"Pid", pid}];
+expected(holder_info, 1) -> [{"Pid", pid}];
 expected(acquire_on, 4) -> [{"Node", node} | numbers()];
 expected(acquire_on, 5) -> [{"Node", node} | expected(acquire, 4)];
 expected(release_on, 2) -> [{"Node", node}, any];

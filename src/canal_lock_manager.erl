@@ -140,7 +140,7 @@ manage(#standby{keep_on_crash = Keep, monitor = Joined, options = Options}) ->
         handle = Handle,
         keep_on_crash = Keep,
         options = Options,
-        timer = schedule_sweep(Interval_ms),
+        timer = schedule_sweep(Handle, Interval_ms),
         %% The previous manager of an adopted table may have died during a pass. This task completes that pass, so that
         %% it does not count for callers of sweep/0.
         work = [dismantle] ++ [sweep || Adopt]
@@ -200,9 +200,9 @@ handle_info(Message, State = #standby{}) ->
     standby(Message, State);
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{standbys = Standbys}) when is_map_key(Monitor, Standbys) ->
     noreply(configure(State#state{standbys = maps:remove(Monitor, Standbys)}));
-handle_info({timeout, Timer, sweep}, State = #state{timer = Timer}) ->
+handle_info({timeout, Timer, sweep}, State = #state{timer = Timer, handle = Handle}) ->
     #{sweep_interval_ms := Interval_ms} = with_defaults(State#state.options),
-    Next = schedule_sweep(Interval_ms),
+    Next = schedule_sweep(Handle, Interval_ms),
     noreply(add_task(sweep, add_task(dismantle, emit(State#state{timer = Next}))));
 handle_info(timeout, State) ->
     work(State);
@@ -279,7 +279,7 @@ report_unknown(Kind, Message, State) ->
     report_once(#{what => unknown_message, kind => Kind, message => Message, pid => self()}, State).
 
 emit(State = #state{handle = Handle}) ->
-    case canal_lock_telemetry:emit(canal_lock_nif:tick(Handle)) of
+    case canal_lock_telemetry:emit(canal_lock_nif:take_longest_wait(Handle)) of
         ok -> State;
         {failed, Failure} -> report_once(Failure#{what => event_failed, pid => self()}, State)
     end.
@@ -323,7 +323,9 @@ step(sweep, #state{handle = Handle}) -> canal_lock_nif:sweep_step(Handle, ?BUDGE
 noreply(State) ->
     {noreply, State, {continue, work}}.
 
-schedule_sweep(Interval_ms) ->
+%% Holders that begin before the next sweep are shown as if they began with it.
+schedule_sweep(Handle, Interval_ms) ->
+    ok = canal_lock_nif:advance_clock(Handle, Interval_ms),
     erlang:start_timer(Interval_ms, self(), sweep).
 
 %% Removes the monitors of closed tables. Waits at most `Waits' times.

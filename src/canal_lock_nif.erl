@@ -19,10 +19,10 @@
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
--export([count/1, keys/3, permits/2, holders/3, held/3, queues/2, info/0]).
+-export([count/1, keys/3, permits/2, holders/3, held/3, holder/3, queues/2, info/0]).
 %% For the manager.
--export([open/4, configure/4, end_waits/1, close/1, tick/1, sweep_step/2, dismantle_step/0]).
--export([has_unused/0, free_unused/0]).
+-export([open/4, configure/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
+-export([advance_clock/2, take_longest_wait/1]).
 %% For proxies.
 -export([represent/1, proxy_of/1]).
 
@@ -110,7 +110,8 @@ count(_Key) -> erlang:nif_error(not_loaded).
     piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 keys(_Serial, _After, _Limit) -> erlang:nif_error(not_loaded).
 
--spec permits(serial(), from()) -> piece({pid(), canal_lock:key(), pos_integer()}, from()).
+-spec permits(serial(), from()) ->
+    piece({pid(), canal_lock:key(), pos_integer(), Held_ms :: non_neg_integer()}, from()).
 permits(_Serial, _From) -> erlang:nif_error(not_loaded).
 
 -spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
@@ -118,6 +119,10 @@ holders(_Serial, _From, _Key) -> erlang:nif_error(not_loaded).
 
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 held(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).
+
+-spec holder(serial(), non_neg_integer(), pid()) ->
+    piece({pos_integer(), Held_ms :: non_neg_integer()}, non_neg_integer()).
+holder(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).
 
 -spec queues(serial(), {non_neg_integer(), non_neg_integer()}) ->
     piece(
@@ -147,8 +152,11 @@ end_waits(_Handle) -> erlang:nif_error(not_loaded).
 -spec close(handle()) -> ok.
 close(_Handle) -> erlang:nif_error(not_loaded).
 
--spec tick(handle()) -> LongestWait_us :: non_neg_integer().
-tick(_Handle) -> erlang:nif_error(not_loaded).
+-spec advance_clock(handle(), Interval_ms :: pos_integer()) -> ok.
+advance_clock(_Handle, _Interval_ms) -> erlang:nif_error(not_loaded).
+
+-spec take_longest_wait(handle()) -> Wait_us :: non_neg_integer().
+take_longest_wait(_Handle) -> erlang:nif_error(not_loaded).
 
 -spec sweep_step(handle(), pos_integer()) -> more | waiting | done.
 sweep_step(_Handle, _Budget) -> erlang:nif_error(not_loaded).

@@ -11,11 +11,14 @@
 
 -import(canal_lock_screen, [cells/1, duration/1, described/2]).
 
+%% Columns of the time that a process has held permits.
+-define(AGE, 6).
+
 %% One reading of the table.
 -type data() :: #{
     info := canal_lock:info(),
     keys := [{canal_lock:key(), Permits :: pos_integer()}],
-    holders := [{pid(), Permits :: pos_integer(), Keys :: pos_integer()}],
+    holders := [{pid(), Permits :: pos_integer(), Keys :: pos_integer(), Held_ms :: non_neg_integer()}],
     queues := [{canal_lock:key(), Waiting :: pos_integer(), Longest_ms :: non_neg_integer()}]
 }.
 
@@ -41,7 +44,7 @@ read_table(Rows) ->
     #{
         info => Info,
         keys => [{Key, -Negative} || {Negative, Key} <- canal_lock_ranking:least(Keys)],
-        holders => [{Pid, -Negative, Count} || {Negative, Pid, Count} <- canal_lock_ranking:least(Holders)],
+        holders => [{Pid, -Negative, Count, Ms} || {Negative, Pid, Count, Ms} <- canal_lock_ranking:least(Holders)],
         queues => [{Key, -Negative, Longest_ms} || {Negative, Key, Longest_ms} <- canal_lock_ranking:least(Queues)]
     }.
 
@@ -51,15 +54,15 @@ add_keys(Piece, Ranking) ->
 
 %% The permits of a holder are consecutive, but can be split over two pieces. So the last holder of a piece is not added
 %% until the next one begins.
-add_holders([{Pid, _Key, Permits} | Rest], {{Pid, Sum, Count}, Ranking}) ->
-    add_holders(Rest, {{Pid, Sum + Permits, Count + 1}, Ranking});
-add_holders([{Pid, _Key, Permits} | Rest], Before) ->
-    add_holders(Rest, {{Pid, Permits, 1}, add_holder(Before)});
+add_holders([{Pid, _Key, Permits, Held_ms} | Rest], {{Pid, Sum, Count, _}, Ranking}) ->
+    add_holders(Rest, {{Pid, Sum + Permits, Count + 1, Held_ms}, Ranking});
+add_holders([{Pid, _Key, Permits, Held_ms} | Rest], Before) ->
+    add_holders(Rest, {{Pid, Permits, 1, Held_ms}, add_holder(Before)});
 add_holders([], Before) ->
     Before.
 
 add_holder({none, Ranking}) -> Ranking;
-add_holder({{Pid, Sum, Count}, Ranking}) -> canal_lock_ranking:add({-Sum, Pid, Count}, Ranking).
+add_holder({{Pid, Sum, Count, Held_ms}, Ranking}) -> canal_lock_ranking:add({-Sum, Pid, Count, Held_ms}, Ranking).
 
 add_queues(Piece, Ranking) ->
     Add = fun({Key, Waiting, _Pid, Longest_ms}, Before) ->
@@ -114,12 +117,18 @@ bytes(Bytes) -> bytes(Bytes / 1000, "kB").
 bytes(Number, Unit) ->
     [float_to_list(Number, [{decimals, 1}]), $\s, Unit].
 
+%% Rounded down, as the time itself is.
+age(Seconds) when Seconds < 60 -> [integer_to_list(Seconds), "s"];
+age(Seconds) when Seconds < 3600 -> [integer_to_list(Seconds div 60), "m"];
+age(Seconds) when Seconds < 86_400 -> [integer_to_list(Seconds div 3600), "h"];
+age(Seconds) -> [integer_to_list(Seconds div 86_400), "d"].
+
 -spec sections(data(), canal_lock_screen:show()) -> [canal_lock_screen:section()].
 sections(#{keys := Keys, holders := Holders, queues := Queues}, Show) ->
     [
         {always, ["permits"], "key", Keys, fun({Key, Permits}) -> {[Permits], Show(Key)} end},
-        {always, ["permits", "keys"], "holder", Holders, fun({Pid, Permits, Count}) ->
-            {[Permits, Count], described(Pid, Show)}
+        {always, ["permits", "keys", {"for", ?AGE}], "holder", Holders, fun({Pid, Permits, Count, Held_ms}) ->
+            {[Permits, Count, {age(Held_ms div 1000), ?AGE}], described(Pid, Show)}
         end},
         {unless_empty, ["waiting", "longest wait"], "key", Queues, fun({Key, Waiting, Longest_ms}) ->
             {[Waiting, duration(Longest_ms)], Show(Key)}

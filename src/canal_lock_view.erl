@@ -3,8 +3,11 @@
 %% process.
 -module(canal_lock_view).
 
--export([keys/0, holders/1, held/1, audit/0]).
+-export([keys/0, holders/1, held/1, holder_info/1, audit/0]).
 -export([fold_keys/2, fold_permits/2, fold_queues/2]).
+
+%% What a process holds of one key, and since when it holds permits of any key.
+-type permits() :: {pid(), canal_lock:key(), Permits :: pos_integer(), Held_ms :: non_neg_integer()}.
 
 %% Keys read in one native call, which takes about 0.1 ms.
 -define(KEYS_PER_PIECE, 512).
@@ -36,8 +39,18 @@ holders(Key) ->
 held(Pid) ->
     fold(fun(Serial, From) -> canal_lock_nif:held(Serial, From, Pid) end, ?FIRST_KEY, fun lists:append/2, []).
 
+-spec holder_info(pid()) -> canal_lock:holder_info() | none.
+holder_info(Pid) ->
+    Read = fun(Serial, From) -> canal_lock_nif:holder(Serial, From, Pid) end,
+    case fold(Read, ?FIRST_KEY, fun lists:append/2, []) of
+        [] ->
+            none;
+        Keys = [{_, Held_ms} | _] ->
+            #{permits => lists:sum([N || {N, _} <- Keys]), keys => length(Keys), held_ms => Held_ms}
+    end.
+
 %% As `fold_keys/2'. The permits of one process are consecutive, but can be split over two lists.
--spec fold_permits(fun(([{pid(), canal_lock:key(), Permits :: pos_integer()}], Result) -> Result), Result) -> Result.
+-spec fold_permits(fun(([permits()], Result) -> Result), Result) -> Result.
 fold_permits(Add, Result) ->
     fold(fun canal_lock_nif:permits/2, ?FIRST_HOLDER, Add, Result).
 
@@ -54,7 +67,7 @@ audit() ->
     Both = fold_keys(fun(Keys, Rows) -> lists:foldl(fun add_counted/2, Rows, Keys) end, Held),
     [{Key, Counted, Sum} || {Key, {Counted, Sum}} <- maps:to_list(Both), Counted =/= Sum].
 
-add_held({_Pid, Key, Permits}, Rows) ->
+add_held({_Pid, Key, Permits, _Held_ms}, Rows) ->
     maps:update_with(Key, fun({0, Sum}) -> {0, Sum + Permits} end, {0, Permits}, Rows).
 
 add_counted({Key, Counted}, Rows) ->

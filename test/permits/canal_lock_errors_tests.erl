@@ -115,7 +115,8 @@ calls() ->
         {with_permit, 5, [db, 3, 1, 5], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
         {cancel, 1, [], [ref, 1, [], self(), {make_ref()}, fun() -> ref end], "Ref", "be a reference"},
         {give, 2, [db], [not_a_pid, 1, [], make_ref(), test_setup:remote_pid(1)], "Pid", ?LOCAL_PID},
-        {held, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"}
+        {held, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"},
+        {holder_info, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"}
     ],
     %% No request is sent: to a node that does not exist, it would raise another error.
     NotNodes = ["there@nowhere", <<"there@nowhere">>, 1, self(), {canal_lock, there@nowhere}],
@@ -374,7 +375,7 @@ calls_of_a_table() ->
         [{give, [Key, self()]} || Key <- Keys] ++
         [{give, [Key, self(), #{permits => 2}]} || Key <- Keys] ++
         [{buckets, [Key, 3]} || Key <- Keys] ++
-        [{held, [self()]}] ++
+        [{held, [self()]}, {holder_info, [self()]}] ++
         [{Function, []} || Function <- [held, keys, info, audit, top]] ++
         [{top, [#{}]}].
 
@@ -399,7 +400,7 @@ wrong_and_not_started() ->
     [
         is_explained(Function, Arguments, Texts)
      || {Function, Arguments, Texts} <- calls(),
-        not lists:member(Function, [held, acquire_on, release_on, release_on_async])
+        not lists:member(Function, [held, holder_info, acquire_on, release_on, release_on_async])
     ].
 
 %%% Limits

@@ -18,6 +18,7 @@ top_test_() ->
     test_terminal:tests([
         test_setup:tests([
             {"the requested number of rows are the ones with most permits", fun rows/0},
+            {"holders are shown with the time that they have held permits", fun ages/0},
             {"a holder of more keys than one piece has is one row", fun one_row/0},
             {"a holder on another node is shown with its node", fun other_node/0},
             {"the keys with most waiting requests are listed while requests wait", fun waiting/0},
@@ -61,6 +62,17 @@ rows() ->
         ?assertEqual({Rows, lists:sublist(AllHolders, Rows)}, {Rows, holders(Rows)})
     end, [1, 2, 3, 10, 49, 50, 51, 600, 1999, 2000, 2001, 1 bsl 70]).
 
+ages() ->
+    Pid = self(),
+    Shown = fun(Held_ms) ->
+        [_, _, [Headings, Row]] = shown(canal_lock_top, none, (data(#{}))#{holders := [{Pid, 3, 2, Held_ms}]}),
+        ?assertEqual(["permits", "keys", "for", "holder"], string:lexemes(Headings, " ")),
+        ["3", "2", Age | _] = string:lexemes(Row, " "),
+        Age
+    end,
+    Ages = [0, 999, 1000, 59_999, 60_000, 3_599_999, 3_600_000, 86_399_999, 86_400_000, 864_000_000],
+    ?assertEqual(["0s", "0s", "1s", "59s", "1m", "59m", "1h", "23h", "1d", "10d"], [Shown(Ms) || Ms <- Ages]).
+
 one_row() ->
     Many = holder(maps:from_list([{{key, N}, 1} || N <- lists:seq(1, 5_000)])),
     One = holder(#{db => 2}),
@@ -72,7 +84,7 @@ other_node() ->
     Proxy = holder(#{db => 2, other => 1}),
     ok = test_worker:order(Proxy, fun() -> canal_lock_nif:represent(Remote) end),
     [_, [_Headings, Row]] = sections(10),
-    ?assertEqual(["3", "2", pid_to_list(Remote), "on", atom_to_list(node(Remote))], string:lexemes(Row, " ")).
+    ?assertEqual(["3", "2", "0s", pid_to_list(Remote), "on", atom_to_list(node(Remote))], string:lexemes(Row, " ")).
 
 %% The longest wait is that of the oldest request.
 waiting() ->
@@ -364,7 +376,10 @@ sections(Rows) ->
 keys(Rows) -> [string:lexemes(Row, " ") || Row <- tl(hd(sections(Rows)))].
 
 %% Without what describes the holder.
-holders(Rows) -> [lists:sublist(string:lexemes(Row, " "), 3) || Row <- tl(lists:nth(2, sections(Rows)))].
+holders(Rows) ->
+    [[Permits, Keys, Pid] || [Permits, Keys, "0s", Pid | _] <- holder_rows(Rows)].
+
+holder_rows(Rows) -> [string:lexemes(Row, " ") || Row <- tl(lists:nth(2, sections(Rows)))].
 
 %% A made-up reading.
 data(Changes) ->

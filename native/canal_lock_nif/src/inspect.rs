@@ -129,14 +129,16 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     })
 }
 
-/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits}], Next | done} | changed`: all holders with their
+/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits, Held_ms}], Next | done} | changed`: all holders with their
 /// keys.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
         let rows = piece.open.table.permits_from(piece.pin, from)?;
+        let now = now_us();
         piece.add(rows, |row| {
-            [Process(row.holder), Key(row.key), Number(row.permits)]
+            let (holder, permits) = (Process(row.holder), Number(row.permits));
+            [holder, Key(row.key), permits, held_ms(now, row.since)]
         })
     })
 }
@@ -163,6 +165,24 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
         let rows = piece.open.table.held(piece.pin, holder, from)?;
         piece.add(rows, |row| [Key(row.key), Number(row.permits)])
     })
+}
+
+/// `holder(Serial, From, Pid) -> {Serial, [{Permits, Held_ms}], Next | done} | changed`: as `held`, without the keys.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn holder<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Term<'a>> {
+    piece(env, serial, |piece| {
+        let Some(holder) = piece.holder(pid)? else {
+            return Ok(None);
+        };
+        let rows = piece.open.table.held(piece.pin, holder, from)?;
+        let now = now_us();
+        piece.add(rows, |row| [Number(row.permits), held_ms(now, row.since)])
+    })
+}
+
+/// How long the holder of a row has held permits. 0 until the next tick of the sweep.
+fn held_ms<'a>(now_us: u64, since_us: u64) -> Item<'a> {
+    Number(now_us.saturating_sub(since_us) / 1000)
 }
 
 /// `queues(Serial, From) -> {Serial, [{Key, Waiting, Pid, Ms}], Next | done} | changed`: the keys with waiting

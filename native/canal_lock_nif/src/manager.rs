@@ -1,6 +1,7 @@
 //! The NIFs that the manager calls: they open, sweep and close a table, and free what no call can reach. `represent`
 //! and `proxy_of` are for proxies.
 
+use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
 use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
 use crate::{caller::Caller, error::CallError, key::interned};
@@ -93,12 +94,24 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
     progress_atom(progress)
 }
 
-/// `tick(Handle) -> LongestWait_us`: begins another interval of `longest_wait_us`, and returns that of the last one.
+/// `advance_clock(Handle, Interval_ms) -> ok`: the next call follows after the interval.
 #[rustler::nif]
-fn tick(handle: ResourceArc<ManagerWatch>) -> u64 {
+fn advance_clock(handle: ResourceArc<ManagerWatch>, interval_ms: u64) -> Atom {
+    let pin = pin();
+    if let Some(open) = handle.gate.incarnation(&pin) {
+        let interval_us = interval_ms.saturating_mul(1000);
+        open.table
+            .advance_clock(now_us().saturating_add(interval_us));
+    }
+    atoms::ok()
+}
+
+/// `take_longest_wait(Handle) -> Wait_us`: `longest_wait_us`, which begins at 0 again.
+#[rustler::nif]
+fn take_longest_wait(handle: ResourceArc<ManagerWatch>) -> u64 {
     let pin = pin();
     let open = handle.gate.incarnation(&pin);
-    open.map_or(0, |open| open.table.tick())
+    open.map_or(0, |open| open.table.take_longest_wait())
 }
 
 /// `dismantle_step() -> more | waiting | done`: lets the VM remove monitors of closed tables. `free_unused` frees the

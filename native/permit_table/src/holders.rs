@@ -4,6 +4,13 @@
 //! place; equality of the whole word *decides*. If living processes have distinct places, as in a VM that numbers its
 //! processes by a table, a slot is one array access away. Any other distribution is slower, and just as correct.
 //!
+//! # Time
+//!
+//! A slot says since when its process holds permits (`slot.rs`). To read the clock of the machine would cost as much as
+//! an acquire. So a tick at each sweep publishes the time of the *next* tick, and processes that begin to hold permits
+//! take that: it is never too early, and at most one interval too late. (If a tick is late, it is too early by as
+//! much.) Before the first tick it is infinite.
+//!
 //! # Invariants
 //!
 //! - **H3** A process takes a slot before it is watched, and it is watched before its first permit is counted. So every
@@ -39,9 +46,20 @@ pub(crate) const CHUNK: usize = sized(2, 64, 1024);
 /// chunks are too short.)
 const NEIGHBOR_OFFSET: u64 = if cfg!(loom) { 0 } else { CHUNK as u64 / 2 };
 
+/// The unit of the times in slots, in microseconds. With it, four bytes are enough for 13 years.
+pub(crate) const TIME_UNIT_US: u64 = 100_000;
+
+/// A time as in slots, rounded up.
+pub(crate) fn coarse(us: u64) -> u32 {
+    u32::try_from(us.div_ceil(TIME_UNIT_US)).unwrap_or(u32::MAX)
+}
+
 pub(crate) struct Holders<K> {
     pub(crate) slots: LazyArray<Slot<K>, CHUNK>,
     mask: u64,
+    /// The time that a process gets which begins to hold permits. Only the tick writes it. Relaxed, and not through
+    /// `sync.rs`, for the reasons in `counters.rs`.
+    clock: std::sync::atomic::AtomicU32,
     /// A panic inside the lock (a bug) unlocks it and leaves the list intact: everything that can fail precedes an
     /// insertion, and a removal is one step that cannot panic. By the words of the processes.
     pub(crate) displaced: Mutex<SortedList<Displaced<K>>>,
@@ -74,9 +92,21 @@ impl<K> Holders<K> {
         Ok(Self {
             slots: LazyArray::new(capacity)?,
             mask: capacity as u64 - 1,
+            clock: std::sync::atomic::AtomicU32::new(u32::MAX),
             displaced: Mutex::new(SortedList::default()),
             released: Default::default(),
         })
+    }
+
+    /// The time at which a process begins to hold permits that begins now: at the next tick.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
+    /// Tells the time of the next tick.
+    pub(crate) fn advance_clock(&self, next_tick_us: u64) {
+        self.clock.store(coarse(next_tick_us), Ordering::Relaxed);
     }
 
     /// The slot of a process, or `None` if it has none. Only for calls of that process: a displaced slot is freed at

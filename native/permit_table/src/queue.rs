@@ -19,8 +19,8 @@
 //! older, so all waiters with one capacity are still granted in their order.
 
 use crate::memory::{reserve, OutOfMemory};
-use crate::overflow::Overflow;
 use crate::permit_count::Capacity;
+use crate::slot::Slot;
 use crate::sorted_list::SortedList;
 use std::mem;
 use std::ptr::NonNull;
@@ -32,8 +32,8 @@ pub(crate) const MAX_LANES: usize = 256;
 /// A request that waits.
 pub(crate) struct Waiter<K, N> {
     pub(crate) permits: u64,
-    /// The record of its process. It exists until the request has ended (W5).
-    pub(crate) overflow: NonNull<Overflow<K>>,
+    /// The slot of its process, with an overflow. It exists until the request has ended (W5).
+    pub(crate) slot: NonNull<Slot<K>>,
     /// The identity word of its process.
     pub(crate) id: u64,
     pub(crate) request_hash: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Waiter<K, N> {
     pub(crate) notice: N,
 }
 
-// SAFETY: it points to an overflow that exists while it waits, and overflows are shared between threads.
+// SAFETY: it points to a slot that exists while it waits, and slots are shared between threads.
 unsafe impl<K: Send + Sync, N: Send> Send for Waiter<K, N> {}
 
 struct Lane<K, N> {
@@ -256,7 +256,7 @@ mod tests {
         let mut queue = Queue::<u64, ()>::default();
         let waiter = Waiter {
             permits: 1,
-            overflow: NonNull::dangling(),
+            slot: NonNull::dangling(),
             id: 1,
             request_hash: 0,
             since: 0,

@@ -23,11 +23,13 @@
 //! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are
 //!   released without being handed over.
 
+use crate::holders::coarse;
 use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
 use crate::permit_count::Capacity;
 use crate::queue::{Pick, Queue, Spent, Waiter};
+use crate::slot::Slot;
 use crate::sorted_list::SortedList;
 use crate::sync::{sized, Mutex, MutexGuard};
 use crate::{epochs::Pin, inject};
@@ -128,7 +130,7 @@ pub(crate) struct Queues<K, N> {
     pub(crate) handed_over: AtomicU64,
     /// How long the requests have waited that were granted or timed out.
     pub(crate) wait_us: AtomicU64,
-    /// The longest of these waits, since the last [`Table::tick`](crate::Table::tick).
+    /// The longest of these waits, since it was taken.
     pub(crate) longest_wait_us: AtomicU64,
 }
 
@@ -181,9 +183,14 @@ impl<K, N> Shard<K, N> {
     }
 }
 
-fn overflow_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Overflow<K> {
+fn slot_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Slot<K> {
     // SAFETY: it exists until the request has ended (W5), and callers use it under the lock of the queue.
-    unsafe { &*waiter.overflow.as_ptr().cast_const() }
+    unsafe { &*waiter.slot.as_ptr().cast_const() }
+}
+
+fn overflow_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Overflow<K> {
+    let overflow = slot_of(waiter).overflow();
+    overflow.expect("made before the request waits")
 }
 
 impl<K, N: Notice> QueueGuard<'_, K, N> {
@@ -307,20 +314,24 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
     /// Gives permits to a waiter. If it then has all its permits, its process gets the message.
     fn grant(&mut self, node: &Node<K>, pick: Pick, in_use: u64, context: N::Context<'_>) {
         let queue = self.shard.queue_mut(node).expect("picked from it");
+        let now_us = N::now_us();
         if !pick.is_last {
             queue.collect(pick);
             let collector = queue.picked(pick);
-            return overflow_of(collector).lock().collect(node, pick.permits);
+            let mut record = overflow_of(collector).lock();
+            slot_of(collector).begin(|| coarse(now_us));
+            return record.collect(node, pick.permits);
         }
         let removed = queue.remove(pick.number);
         let (waiter, collected) = removed.expect("picked under the same lock");
         let mut record = overflow_of(&waiter).lock();
+        slot_of(&waiter).begin(|| coarse(now_us));
         record.return_collected(node, collected);
         record.end_wait(node, waiter.request_hash, pick.number, waiter.permits);
         // Before the message: with it, its process does not find the request among those that wait.
         self.queues.waiting.fetch_sub(1, Relaxed);
         self.queues.handed_over.fetch_add(1, Relaxed);
-        self.queues.count_wait(waiter.since);
+        self.queues.count_wait(waiter.since, now_us);
         // Under both locks (W3).
         waiter.notice.send(context, WaitEnd::Granted(in_use));
     }
@@ -394,8 +405,8 @@ impl<K, N: Notice> Queues<K, N> {
     }
 
     /// Counts the wait of a request that ends now.
-    pub(crate) fn count_wait(&self, since: u64) {
-        let wait_us = N::now_us().saturating_sub(since);
+    pub(crate) fn count_wait(&self, since: u64, now_us: u64) {
+        let wait_us = now_us.saturating_sub(since);
         self.wait_us.fetch_add(wait_us, Relaxed);
         self.longest_wait_us.fetch_max(wait_us, Relaxed);
     }

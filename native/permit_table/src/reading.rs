@@ -1,6 +1,7 @@
 //! Reads the slots of other processes, for inspections. The head of `slot.rs` proves that it may.
 
 use crate::epochs::Pin;
+use crate::holders::TIME_UNIT_US;
 use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::OverflowGuard;
@@ -25,6 +26,9 @@ pub struct Permits<'a, K> {
     pub key: &'a K,
     /// The number of permits.
     pub permits: u64,
+    /// When the holder began to hold permits of any key, in microseconds, by the clock of
+    /// [`Notice::now_us`](crate::Notice::now_us). Up to one interval of [`Table::advance_clock`] later.
+    pub since: u64,
 }
 
 /// Keys, each with its permits.
@@ -74,11 +78,13 @@ impl<K> Slot<K> {
             // A key can have moved to an overflow that has just been made.
             let is_complete = record.is_some() || self.overflow().is_none();
             drop(record);
+            let since = u64::from(self.since()) * TIME_UNIT_US;
             reserve(rows, keys.len())?;
             rows.extend(keys.into_iter().map(|(node, permits)| Permits {
                 holder,
                 key: &node.key,
                 permits,
+                since,
             }));
             // Otherwise its process has died. Another process may have the slot now, or the slot is RETIRING and may
             // keep its word.

@@ -1,10 +1,11 @@
 //! The slot of a process: the record of the permits that it holds.
 //!
 //! ```text
-//!   [ holder | displaced | key | key | overflow | released_by_holder ]     64 bytes, a cache line
-//!                           |            |           '-> number of releases, a statistic
-//!                           |            '-> further keys, and what other threads record (`overflow.rs`)
-//!                           '-> key's node, permits of it
+//!   [ holder | displaced, since | key | key | overflow | released_by_holder ]     64 bytes, a cache line
+//!                         |        |            |           '-> number of releases, a statistic
+//!                         |        |            '-> further keys, and what other threads record (`overflow.rs`)
+//!                         |        '-> key's node, permits of it
+//!                         '-> when its process began to hold permits
 //! ```
 //!
 //! # States of a slot
@@ -41,6 +42,13 @@
 //!   added to it after the count has gone up, and subtracted before it goes down. An inline key with 0 permits may name
 //!   memory that has been reused: its pointer is never followed. Permits move from an inline key to the overflow under
 //!   the lock of the overflow, so a reader that has the lock sees them in one of the two.
+//!
+//! # Since when a process holds permits
+//!
+//! The thread that records the first permits of a process writes the time before them: the process itself, or a thread
+//! that grants it a request or gives it a permit, under the lock of its overflow. If several do so at the same time,
+//! any of their times is right. A reader that has read permits (Acquire, or under that lock) reads the time that was
+//! written before them, or a later one. `holders.rs` says which time it is.
 //!
 //! # Reading slots of other processes
 //!
@@ -109,6 +117,8 @@ pub(crate) struct Slot<K> {
     holder: AtomicU64,
     /// The number of processes with this place whose slots are displaced (H4).
     pub(crate) displaced: AtomicU32,
+    /// When its process began to hold permits, if it holds any.
+    since: AtomicU32,
     pub(crate) inline: [InlineKey<K>; INLINE],
     /// Stays with the slot when its process dies, because a reader may be using it.
     overflow: AtomicPtr<Overflow<K>>,
@@ -127,6 +137,7 @@ impl<K> Default for Slot<K> {
         Self {
             holder: AtomicU64::new(FREE),
             displaced: AtomicU32::new(0),
+            since: AtomicU32::new(0),
             inline: Default::default(),
             overflow: AtomicPtr::new(ptr::null_mut()),
             released_by_holder: Default::default(),
@@ -292,10 +303,34 @@ impl<K> Slot<K> {
         }
     }
 
+    /// Writes the time at which its process begins to hold permits, if it holds none. To be called before permits are
+    /// recorded.
+    #[inline(always)]
+    pub(crate) fn begin(&self, now: impl FnOnce() -> u32) {
+        let [first, second] = &self.inline;
+        let inline = first.permits.load(Ordering::Relaxed) | second.permits.load(Ordering::Relaxed);
+        let holds_none = |overflow: &Overflow<K>| overflow.permits.load(Ordering::Relaxed) == 0;
+        if inline == 0 && self.overflow().is_none_or(holds_none) {
+            self.since.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// When its process began to hold permits, if permits on record were read before.
+    pub(crate) fn since(&self) -> u32 {
+        self.since.load(Ordering::Relaxed)
+    }
+
     /// Records permits of `node`, which the count already includes, in the reserved inline key. Cannot fail.
     #[inline(always)]
-    pub(crate) fn record(&self, key: &InlineKey<K>, node: &Node<K>, more: u64) {
+    pub(crate) fn record(
+        &self,
+        key: &InlineKey<K>,
+        node: &Node<K>,
+        more: u64,
+        now: impl FnOnce() -> u32,
+    ) {
         self.writer.check();
+        self.begin(now);
         key.node
             .store(ptr::from_ref(node).cast_mut(), Ordering::Release);
         let permits = key.permits.load(Ordering::Relaxed);

@@ -43,7 +43,8 @@ pub struct Usage {
     pub holders: usize,
     /// Requests that wait.
     pub waiting: usize,
-    /// The longest wait of a request that was granted or timed out since the last [`Table::tick`], in microseconds.
+    /// The longest wait of a request that was granted or timed out since the last [`Table::take_longest_wait`], in
+    /// microseconds.
     pub longest_wait_us: u64,
     /// Memory barriers that the kernel has refused this process, for all its tables together. Each time nothing could
     /// be freed: if the number grows, so does `memory`. It stays 0 unless `membarrier(2)` is forbidden after the start.
@@ -173,7 +174,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         inject::panic();
         let acquired = node.count.acquire(demand);
         if let Some(Acquired::Permit(_)) = acquired {
-            slot.record(entry, node, demand.permits);
+            slot.record(entry, node, demand.permits, || self.holders.now());
         }
         Ok(acquired)
     }
@@ -206,7 +207,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             inject::panic();
             match self.keys.insert(pin, query, new) {
                 Ok(node) => {
-                    slot.record(entry, node, demand.permits);
+                    slot.record(entry, node, demand.permits, || self.holders.now());
                     return Ok(Acquired::Permit(demand.permits));
                 }
                 Err(returned) => new = returned,
@@ -409,8 +410,15 @@ impl<K: Key, N: Notice> Table<K, N> {
     }
 
     /// Begins another interval of [`Usage::longest_wait_us`]. Returns that of the interval before.
-    pub fn tick(&self) -> u64 {
+    pub fn take_longest_wait(&self) -> u64 {
         self.queues.longest_wait_us.swap(0, Relaxed)
+    }
+
+    /// Tells the table when this is called the next time, by the clock of [`Notice::now_us`]. A process that begins to
+    /// hold permits until then gets this time ([`Permits::since`](crate::Permits::since)). Before the first call, such
+    /// a process begins at the end of the time.
+    pub fn advance_clock(&self, next_us: u64) {
+        self.holders.advance_clock(next_us);
     }
 
     /// Size and cost of the table.

@@ -63,6 +63,7 @@ impl<K: Key, N: Notice> Table<K, N> {
                 continue;
             }
             record.reserve(node)?;
+            slot.begin(|| self.holders.now());
             // From here on nothing can fail or panic.
             let rest = permits - own.take_inline(node, permits);
             if let Some(mut own_record) = own_record.filter(|_| rest > 0) {

@@ -138,9 +138,10 @@ impl<K: Key, N: Notice> Table<K, N> {
         if let Some(Acquired::Permit(in_use)) = self.acquire_node(slot, node, request.demand)? {
             return Ok(Waited::Permit(in_use));
         }
+        slot.overflow_or_new()?;
         let waiter = Waiter {
             permits: request.demand.permits,
-            overflow: slot.overflow_or_new()?.into(),
+            slot: slot.into(),
             id: holder.id(),
             request_hash: request.request_hash,
             since: request.now,
@@ -191,7 +192,7 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// Counts a request that was cancelled because of a timeout, and that began to wait at `since`. Its caller gets the
     /// answer `full`.
     pub fn count_timeout(&self, pin: &Pin, since: u64) {
-        self.queues.count_wait(since);
+        self.queues.count_wait(since, N::now_us());
         self.counters.add(pin, Event::TimedOut, 1);
         self.count_refusal(pin);
     }

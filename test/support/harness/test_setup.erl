@@ -161,7 +161,8 @@ skipped(Title, {Kind, Reason}) ->
 %% All holders, with their keys and numbers of permits.
 -spec permits() -> [{pid(), canal_lock:key(), pos_integer()}].
 permits() ->
-    canal_lock_view:fold_permits(fun lists:append/2, []).
+    Add = fun(Piece, Before) -> [{Pid, Key, Permits} || {Pid, Key, Permits, _} <- Piece] ++ Before end,
+    canal_lock_view:fold_permits(Add, []).
 
 %% Starts a supervisor, linked to the caller, that allows this many restarts in a minute.
 -spec supervise(non_neg_integer(), [supervisor:child_spec()]) -> pid().

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::num::NonZeroU64;
 
+/// The time of a call: the unit of the times in slots.
+const CALL_US: u64 = 100_000;
+
 /// The most calls of a history with requests that wait.
 const CALLS: usize = if cfg!(miri) { 40 } else { 150 };
 
@@ -102,6 +105,8 @@ struct Pair {
     counted: Totals,
     /// Since the last sweep.
     longest_wait_us: u64,
+    /// Since when processes hold permits.
+    begun: BTreeMap<u64, u64>,
     /// Calls so far.
     made: usize,
 }
@@ -116,6 +121,7 @@ impl Pair {
             requests: Vec::new(),
             counted: Totals::default(),
             longest_wait_us: 0,
+            begun: BTreeMap::new(),
             made: 0,
         }
     }
@@ -145,7 +151,9 @@ impl Pair {
     }
 
     fn call(&mut self, call: &Call) {
-        set_now(self.made as u64);
+        let now_us = self.made as u64 * CALL_US;
+        set_now(now_us);
+        self.table.advance_clock(now_us);
         let before = self.model.clone();
         let mut died = None;
         match *call {
@@ -253,7 +261,10 @@ impl Pair {
             }
             Call::Sweep => {
                 sweep(&self.table);
-                assert_eq!(self.table.tick(), mem::take(&mut self.longest_wait_us));
+                assert_eq!(
+                    self.table.take_longest_wait(),
+                    mem::take(&mut self.longest_wait_us)
+                );
             }
             Call::Step(budget) => {
                 step(&self.table, budget);
@@ -268,6 +279,9 @@ impl Pair {
         // An interpreter takes a second for each.
         if !cfg!(miri) || self.made % 16 == 0 {
             self.check();
+        }
+        if !cfg!(miri) {
+            self.check_begun(call, now_us);
         }
     }
 
@@ -294,7 +308,7 @@ impl Pair {
 
     /// The number of a request is the time at which it began to wait.
     fn count_wait(&mut self, request: u64) {
-        let wait_us = self.made as u64 - request;
+        let wait_us = self.made as u64 * CALL_US - request;
         self.counted.wait_us += wait_us;
         self.longest_wait_us = self.longest_wait_us.max(wait_us);
     }
@@ -344,6 +358,21 @@ impl Pair {
                 }
             }
         }
+    }
+
+    /// A process that holds permits began when it held none.
+    fn check_begun(&mut self, call: &Call, now_us: u64) {
+        let begun = begun(&self.table);
+        let is_only_more = matches!(call, Call::Acquire(..) | Call::Wait(..) | Call::Give(..));
+        for (holder, since) in &begun {
+            match self.begun.get(holder) {
+                None => assert_eq!(*since, now_us),
+                Some(before) if since == before => {}
+                // It can have lost all its permits before it got others.
+                Some(_) => assert!(*since == now_us && !is_only_more, "of {holder}"),
+            }
+        }
+        self.begun = begun;
     }
 
     fn check(&self) {

@@ -158,6 +158,21 @@ pub fn all_permits(table: &Table<Name>) -> BTreeMap<(u64, u64), u64> {
     rows.0
 }
 
+/// Since when each holder, by its number, holds permits.
+pub fn begun(table: &Table<Name>) -> BTreeMap<u64, u64> {
+    let mut begun = BTreeMap::new();
+    in_pieces(Cursor::default(), |start| {
+        let pin = pin();
+        let (rows, next) = table.permits_from(&pin, start).unwrap();
+        for row in rows {
+            let before = begun.insert(row.holder - 1, row.since);
+            assert_eq!(before.unwrap_or(row.since), row.since);
+        }
+        next
+    });
+    begun
+}
+
 /// The holders of a key: permits by holder's number and the key.
 pub fn holders_of(table: &Table<Name>, key: u64) -> BTreeMap<(u64, u64), u64> {
     let mut rows = Rows::default();

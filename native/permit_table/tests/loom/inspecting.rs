@@ -183,6 +183,28 @@ fn h2_inspection_while_an_inline_key_changes() {
     }
 }
 
+/// H2: a reader that sees permits sees since when their process holds permits.
+#[test]
+fn h2_time_of_a_process_that_begins_to_hold_permits() {
+    model(2, 5, move |first| {
+        const UNIT_US: u64 = 100_000;
+        let table = table();
+        table.advance_clock(UNIT_US);
+        acquire(&table, holder(0), 1, 3).unwrap();
+        release(&table, holder(0), 1).unwrap();
+        table.advance_clock(2 * UNIT_US);
+        first.two(
+            &table,
+            move |t| assert!(begun(t).values().all(|since| *since == 2 * UNIT_US)),
+            |t| {
+                // As above.
+                let _pin = pin();
+                acquire(t, holder(0), 1, 3).unwrap();
+            },
+        );
+    });
+}
+
 /// H1: permits that a process has inherited are always reported, also while the callback checks for pid reuse.
 #[test]
 fn h1_inspection_during_a_death_with_pid_reuse() {

@@ -132,6 +132,8 @@ bugs! {
         inspecting::h1_permits_of_one_while_its_slot_changes_hands => Asserted;
     h2_count_lowered_before_record:
         inspecting::h2_inspection_during_release_and_sweep_threads => Freed;
+    h2_time_after_permits:
+        inspecting::h2_time_of_a_process_that_begins_to_hold_permits => Asserted;
     h2_permits_reported_for_wrong_key:
         inspecting::h2_inspection_while_an_inline_key_changes => Asserted;
     h2_moved_key_reported_twice:
