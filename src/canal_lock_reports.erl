@@ -57,7 +57,7 @@ report(Report) ->
 %% The same for what does no harm.
 -spec warn(#{what := atom(), atom() => term()}) -> ok.
 warn(Report) ->
-    ?LOG_WARNING(Report, #{domain => [canal_lock], report_cb => fun ?MODULE:format/1}).
+    ?LOG_WARNING(Report, #{canal_lock => permits, report_cb => fun ?MODULE:format/1}).
 
 %% Admits one of all concurrent reports, with the number of suppressed ones since the last.
 admit(Limiter) ->

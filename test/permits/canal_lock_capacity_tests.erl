@@ -66,7 +66,8 @@ calls() ->
     {waiting, Ref} = canal_lock:request(db, #{capacity => OfRequested}),
     ?assertEqual(2, counters:get(Requested, 1)),
     ok = canal_lock:release(db),
-    receive {canal_lock, Ref, {acquired, 1}} -> ok end.
+    receive {canal_lock, Ref, {acquired, 1}} -> ok end,
+    ?assertMatch(#{refused := 2, timed_out := 1, handed_over := 1}, canal_lock:info()).
 
 changed_before_the_wait() ->
     {waiting, Older} = canal_lock:request(db, 0, 1),

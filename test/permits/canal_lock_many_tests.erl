@@ -33,7 +33,8 @@ none() ->
     lists:foreach(fun(Options) ->
         ?assertEqual(full, canal_lock:acquire_many([{a, 1}, {m, 1}, {z, 1}], Options)),
         ?assertEqual([{m, 1}], canal_lock:held())
-    end, [0, 1, #{}, #{timeout_ms => 1}, #{timeout_ms => infinity, max_waiting => 0}]).
+    end, [0, 1, #{}, #{timeout_ms => 1}, #{timeout_ms => infinity, max_waiting => 0}]),
+    ?assertMatch(#{refused := 5, timed_out := 2}, canal_lock:info()).
 
 %% Traces the timeout of each attempt.
 one_timeout() ->

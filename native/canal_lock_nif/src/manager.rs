@@ -97,6 +97,7 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
 /// `advance_clock(Handle, Interval_ms) -> ok`: the next call follows after the interval.
 #[rustler::nif]
 fn advance_clock(handle: ResourceArc<ManagerWatch>, interval_ms: u64) -> Atom {
+    inject::panic();
     let pin = pin();
     if let Some(open) = handle.gate.incarnation(&pin) {
         let interval_us = interval_ms.saturating_mul(1000);
@@ -109,6 +110,7 @@ fn advance_clock(handle: ResourceArc<ManagerWatch>, interval_ms: u64) -> Atom {
 /// `take_longest_wait(Handle) -> Wait_us`: `longest_wait_us`, which begins at 0 again.
 #[rustler::nif]
 fn take_longest_wait(handle: ResourceArc<ManagerWatch>) -> u64 {
+    inject::panic();
     let pin = pin();
     let open = handle.gate.incarnation(&pin);
     open.map_or(0, |open| open.table.take_longest_wait())

@@ -111,6 +111,7 @@ fn wait<'a>(
 /// `count_refusal() -> ok`: counts `full` of `acquire/4` or `acquire_many/4`, if the caller does not wait after it.
 #[rustler::nif]
 fn count_refusal() -> Atom {
+    inject::panic();
     let pin = pin();
     if let Some(open) = INCARNATIONS.current(&pin) {
         open.table.count_refusal(&pin);
