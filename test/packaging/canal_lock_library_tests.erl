@@ -81,11 +81,9 @@ lacks(Sentences, Part) ->
 application_says_why() ->
     Copy = copy("application", none),
     Answer = in_a_vm(Copy, fun() ->
-        ok = application:load(canal_lock),
-        ok = application:set_env(canal_lock, max_per, 3),
         application:start(canal_lock)
     end),
-    {error, {{shutdown, {failed_to_start_child, canal_lock, {nif_not_loaded, Sentences}}}, _}} = Answer,
+    {error, {{nif_not_loaded, Sentences}, {canal_lock_app, start, _}}} = Answer,
     names(Copy, Sentences).
 
 another_start() ->
