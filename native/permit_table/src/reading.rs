@@ -27,7 +27,8 @@ pub struct Permits<'a, K> {
     /// The number of permits.
     pub permits: u64,
     /// When the holder began to hold permits of any key, in microseconds, by the clock of
-    /// [`Notice::now_us`](crate::Notice::now_us). Up to one interval of [`Table::advance_clock`] later.
+    /// [`Notice::now_us`](crate::Notice::now_us). Too late by up to one interval of
+    /// [`Table::advance_clock`](crate::Table::advance_clock).
     pub since: u64,
 }
 
