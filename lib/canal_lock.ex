@@ -502,6 +502,31 @@ defmodule CanalLock do
   def release_on_async(node, key, options), do: :canal_lock.release_on_async(node, key, permits(options))
 
   @doc """
+  Calls `fun` while the caller holds a permit of the table of another node. Acquires as `acquire_on/4`, and answers
+  `{:ok, result}`, or `:full` or `{:error, :timeout}` without calling `fun`. The release, however `fun` ends, is
+  asynchronous, as `release_on_async/2`.
+
+      iex> CanalLock.with_permit_on(node(), :db, 3, 1, fn -> CanalLock.count(:db) end)
+      {:ok, 1}
+  """
+  @spec with_permit_on(node, key, max_per, buckets, (() -> result)) :: {:ok, result} | :full | {:error, :timeout}
+        when result: var
+  defdelegate with_permit_on(node, key, max_per, buckets, fun), to: :canal_lock
+
+  @doc """
+  As `with_permit_on/5`, and waits as `acquire_on/5`. With `permits: k`, the caller holds `k` permits while `fun` runs.
+
+      iex> CanalLock.with_permit_on(node(), :db, 3, 1, [timeout_ms: 5000, permits: 2], fn -> CanalLock.count(:db) end)
+      {:ok, 2}
+  """
+  @spec with_permit_on(node, key, max_per, buckets, wait, (() -> result)) ::
+          {:ok, result} | :full | {:error, :timeout}
+        when result: var
+  def with_permit_on(node, key, max_per, buckets, timeout_or_options, fun) do
+    :canal_lock.with_permit_on(node, key, max_per, buckets, wait(timeout_or_options), fun)
+  end
+
+  @doc """
   The number of permits of `key` in use. Raises as `acquire/3`. Cost: constant.
 
       iex> {:acquired, 1} = CanalLock.acquire(:db, 3, 1)

@@ -27,9 +27,9 @@
 %%
 %% == Errors ==
 %% A wrong argument raises `badarg'. So does a call while this node has no open table, with two exceptions:
-%% {@link cancel/1} answers as usual; {@link stop/0}, {@link acquire_on/4} and {@link release_on/2} exit if there is no
-%% manager. The shell shows which argument is wrong, and why (`error_info', EEP 54). A call that raises has changed
-%% nothing.
+%% {@link cancel/1} answers as usual; {@link stop/0}, {@link acquire_on/4}, {@link release_on/2} and
+%% {@link with_permit_on/5} exit if there is no manager. The shell shows which argument is wrong, and why (`error_info',
+%% EEP 54). A call that raises has changed nothing.
 -module(canal_lock).
 
 -define(ERRORS, canal_lock_errors).
@@ -48,6 +48,7 @@
 -export([request/2, request/3, request/4, cancel/1, resize/2, resize/3, waiting/1]).
 -export([give/2, give/3]).
 -export([acquire_on/4, acquire_on/5, release_on/2, release_on/3, release_on_async/2, release_on_async/3]).
+-export([with_permit_on/5, with_permit_on/6]).
 -export([count/1, buckets/2, holders/1, held/0, held/1, holder_info/1, keys/0, info/0, audit/0]).
 -export([top/0, top/1]).
 
@@ -718,6 +719,50 @@ release_on_async(Node, Key, Options) when Node =:= node() ->
     ok;
 release_on_async(Node, Key, Options) ->
     ?CHECKED([Node, Key, Options], canal_lock_remote:release_async(Node, Key, canal_lock_wait:permits(Options))).
+
+%% @doc Calls `Fun', a function of arity 0, while the caller holds a permit of the table of another node. With `node()'
+%% it is {@link with_permit/4}.
+%%
+%% The permit is acquired as by {@link acquire_on/4}; if that answers `full' or `{error, timeout}', so does this call,
+%% and `Fun' is not called. The permit is released when `Fun' returns, throws, exits or raises. That release is
+%% asynchronous, as {@link release_on_async/2}, but needs no manager. Exits and raises as {@link acquire_on/4} before
+%% `Fun' is called.
+-spec with_permit_on(
+    node(), key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer(), fun(() -> Result)
+) -> {ok, Result} | full | {error, timeout}.
+with_permit_on(Node, Key, MaxPer, Buckets, Fun) when Node =:= node() ->
+    with_permit(Key, MaxPer, Buckets, Fun);
+with_permit_on(Node, Key, MaxPer, Buckets, Fun) ->
+    Arguments = [Node, Key, MaxPer, Buckets, Fun],
+    Held = ?ON(Arguments, canal_lock_remote:hold(Node, Key, MaxPer, Buckets, canal_lock_wait:options(0))),
+    call_with_held(Held, Key, 1, Fun).
+
+%% @doc As {@link with_permit_on/5}, and waits as {@link acquire_on/5}. With `permits => K', the caller holds K permits
+%% while `Fun' runs.
+-spec with_permit_on(
+    node(),
+    key(),
+    MaxPer :: non_neg_integer(),
+    Buckets :: non_neg_integer(),
+    timeout() | wait_options(),
+    fun(() -> Result)
+) -> {ok, Result} | full | {error, timeout}.
+with_permit_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions, Fun) when Node =:= node() ->
+    with_permit(Key, MaxPer, Buckets, TimeoutOrOptions, Fun);
+with_permit_on(Node, Key, MaxPer, Buckets, TimeoutOrOptions, Fun) ->
+    Arguments = [Node, Key, MaxPer, Buckets, TimeoutOrOptions, Fun],
+    Options = canal_lock_wait:options(TimeoutOrOptions),
+    Held = ?ON(Arguments, canal_lock_remote:hold(Node, Key, MaxPer, Buckets, Options)),
+    call_with_held(Held, Key, element(2, Options), Fun).
+
+call_with_held({held, Proxy}, Key, Permits, Fun) ->
+    try
+        {ok, Fun()}
+    after
+        canal_lock_remote:let_go(Proxy, Key, Permits)
+    end;
+call_with_held(Refusal, _Key, _Permits, _Fun) ->
+    Refusal.
 
 %% @doc The number of permits of `Key' in use. Exact at any time. Raises as described for the module. Cost:
 %% constant.

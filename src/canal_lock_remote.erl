@@ -26,7 +26,7 @@
 
 -include("canal_lock_errors.hrl").
 
--export([acquire/5, release/3, release_async/3, answer/2]).
+-export([acquire/5, hold/5, let_go/3, release/3, release_async/3, answer/2]).
 %% The main functions of processes.
 -export([help/3, release_until_done/2]).
 
@@ -65,6 +65,21 @@ acquire(Node, Key, MaxPer, Buckets, Options) ->
         {acquired, N, _Proxy} -> {acquired, N};
         Refusal -> Refusal
     end.
+
+%% The same, for permits that the caller releases by let_go/3.
+-spec hold(node(), canal_lock:key(), non_neg_integer(), non_neg_integer(), canal_lock_wait:options()) ->
+    {held, Proxy :: pid()} | refusal().
+hold(Node, Key, MaxPer, Buckets, Options) ->
+    case call(Node, {acquire, Key, MaxPer, Buckets, Options}, limit_ms(Options)) of
+        {acquired, _N, Proxy} -> {held, Proxy};
+        Refusal -> Refusal
+    end.
+
+%% Needs no manager.
+-spec let_go(Proxy :: pid(), canal_lock:key(), Permits :: pos_integer()) -> ok.
+let_go(Proxy, Key, Permits) ->
+    Holder = self(),
+    in_background(fun() -> release_at(Proxy, Holder, Key, Permits) end).
 
 -spec release(node(), canal_lock:key(), Permits :: pos_integer()) -> released() | {error, timeout}.
 release(Node, Key, Permits) ->

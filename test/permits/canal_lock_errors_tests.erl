@@ -102,10 +102,15 @@ calls() ->
         Longer =:= Function,
         More <- All
     ],
-    LongerWith = [
-        {with_permit, [db, MaxPer, Buckets, 5, Fun], without_options(Texts)}
-     || {acquire, [db, MaxPer, Buckets], Texts} <- Numbers
-    ],
+    LongerWith =
+        [
+            {with_permit, [db, MaxPer, Buckets, 5, Fun], without_options(Texts)}
+         || {acquire, [db, MaxPer, Buckets], Texts} <- Numbers
+        ] ++
+            [
+                {with_permit_on, Arguments ++ More, Texts}
+             || {acquire_on, Arguments, Texts} <- On, More <- [[Fun], [5, Fun]]
+            ],
     Wrong = [Call || {_, _, Texts} = Call <- Numbers ++ With ++ On ++ Longer ++ LongerWith, Texts =/= #{}],
     ?assert(length(Wrong) > 1500),
     Single = [
@@ -113,6 +118,8 @@ calls() ->
         {buckets, 2, [db], [0 | not_counts()], "MaxPer", ?POSITIVE},
         {buckets, 2, ["string"], [0 | not_counts()], "MaxPer", ?POSITIVE},
         {with_permit, 5, [db, 3, 1, 5], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
+        {with_permit_on, 5, [there@nowhere, db, 3, 1], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
+        {with_permit_on, 6, [there@nowhere, db, 3, 1, 5], [not_a_fun, fun(_) -> not_called end], "Fun", ?FUN},
         {cancel, 1, [], [ref, 1, [], self(), {make_ref()}, fun() -> ref end], "Ref", "be a reference"},
         {give, 2, [db], [not_a_pid, 1, [], make_ref(), test_setup:remote_pid(1)], "Pid", ?LOCAL_PID},
         {held, 1, [], [canal_lock, "<0.1.0>", make_ref(), hd(erlang:ports()), 1, []], "Pid", "be a pid"},
@@ -142,7 +149,8 @@ option_calls() ->
     Fun = fun() -> self() ! called end,
     Calls = [
         {wrong_waits(), [
-            {acquire, [db, 3, 1], []}, {with_permit, [db, 3, 1], [Fun]}, {acquire_on, [there@nowhere, db, 3, 1], []}
+            {acquire, [db, 3, 1], []}, {with_permit, [db, 3, 1], [Fun]}, {acquire_on, [there@nowhere, db, 3, 1], []},
+            {with_permit_on, [there@nowhere, db, 3, 1], [Fun]}
         ]},
         {wrong_requests(), [{request, [db, 3, 1], []}]},
         {wrong_permits(), [
@@ -400,7 +408,7 @@ wrong_and_not_started() ->
     [
         is_explained(Function, Arguments, Texts)
      || {Function, Arguments, Texts} <- calls(),
-        not lists:member(Function, [held, holder_info, acquire_on, release_on, release_on_async])
+        not lists:member(Function, [held, holder_info, acquire_on, release_on, release_on_async, with_permit_on])
     ].
 
 %%% Limits

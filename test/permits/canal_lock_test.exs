@@ -31,13 +31,16 @@ defmodule CanalLockTest do
     assert :ok = CanalLock.release(:db, 3, 1)
     assert :ok = CanalLock.release_on(node(), :db)
     assert {:error, :not_held} = CanalLock.release(:db)
+    assert {:ok, 1} = CanalLock.with_permit_on(node(), :db, 3, 1, fn -> CanalLock.count(:db) end)
     assert {:acquired, 1} = CanalLock.acquire_on(node(), :db, 3, 1)
     assert :ok = CanalLock.release_on_async(node(), :db)
-    assert %{granted: 4, released: 4, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
+    assert %{granted: 5, released: 5, refused: 2, not_held: 1, max_per: 3} = CanalLock.info()
     # This node is not distributed, so it cannot connect to any other.
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1))
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db))
     assert :ok = CanalLock.release_on_async(:no@where, :db)
+    fun = fn -> flunk("without a permit") end
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.with_permit_on(:no@where, :db, 3, 1, fun))
   end
 
   test "each function that waits or takes options passes them in the same order" do
@@ -54,6 +57,7 @@ defmodule CanalLockTest do
     assert {:error, :not_held} = CanalLock.release_on(node(), :db, permits: 8)
     assert :ok = CanalLock.release_on_async(node(), :db, permits: 2)
     assert :ok = CanalLock.release_on(node(), :db, permits: 1)
+    assert {:ok, 8} = CanalLock.with_permit_on(node(), :db, 9, 1, [permits: 4], fn -> CanalLock.count(:db) end)
     assert {:error, :not_held} = CanalLock.release(:db, permits: 5)
     assert :ok = CanalLock.release(:db, permits: 3)
     assert :ok = CanalLock.release(:db, [])
@@ -62,6 +66,8 @@ defmodule CanalLockTest do
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.acquire_on(:no@where, :db, 3, 1, permits: 2))
     assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.release_on(:no@where, :db, permits: 2))
     assert :ok = CanalLock.release_on_async(:no@where, :db, permits: 2)
+    fun = fn -> flunk("without a permit") end
+    assert {{:nodedown, :no@where}, _} = catch_exit(CanalLock.with_permit_on(:no@where, :db, 3, 1, 5, fun))
   end
 
   test "requests wait, get another capacity, and are cancelled" do
@@ -124,6 +130,7 @@ defmodule CanalLockTest do
           {&CanalLock.acquire(:db, 3, 1, &1), "[timeout_ms: 5000]", waits},
           {&CanalLock.acquire_on(:no@where, :db, 3, 1, &1), "[timeout_ms: 5000]", waits},
           {&CanalLock.with_permit(:db, 3, 1, &1, fun), "[timeout_ms: 5000]", waits},
+          {&CanalLock.with_permit_on(:no@where, :db, 3, 1, &1, fun), "[timeout_ms: 5000]", waits},
           {&CanalLock.request(:db, 3, 1, &1), "[permits: 2]", requests},
           {&CanalLock.release(:db, &1), "[permits: 2]", others},
           {&CanalLock.release_on(:no@where, :db, &1), "[permits: 2]", others},

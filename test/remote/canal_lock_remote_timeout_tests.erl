@@ -68,8 +68,12 @@ stopped_node([There = {_, Name}, Here]) ->
         ],
         Waits = [?TIMEOUT_MS, #{timeout_ms => ?TIMEOUT_MS, permits => 2}],
         [
-            ?assertEqual({error, timeout}, soon(Holder, fun() -> canal_lock:acquire_on(Name, db, 9, 1, Wait) end))
-         || Wait <- Waits
+            ?assertEqual({error, timeout}, soon(Holder, Call))
+         || Wait <- Waits,
+            Call <- [
+                fun() -> canal_lock:acquire_on(Name, db, 9, 1, Wait) end,
+                fun() -> canal_lock:with_permit_on(Name, db, 9, 1, Wait, fun() -> self() ! called end) end
+            ]
         ],
         ?assertEqual(ok, soon(Holder, fun() -> canal_lock:release_on_async(Name, db) end)),
         ?assertEqual([{error, timeout}, {error, timeout}], [test_await:answer(Ref) || Ref <- Slow]),
