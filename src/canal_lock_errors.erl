@@ -136,7 +136,7 @@ expected(acquire_on, 5) -> [{"Node", node} | expected(acquire, 4)];
 expected(release_on, 2) -> [{"Node", node}, any];
 expected(release_on, 3) -> [{"Node", node} | expected(release, 2)];
 expected(release_on_async, Arity) -> expected(release_on, Arity);
-expected(with_permit_on, Arity) -> [{"Node", node} | expected(with_permit, Arity - 1)];
+expected(with_permit_on, Arity) -> expected(acquire_on, Arity - 1) ++ [{"Fun", {function, 0}}];
 expected(top, 1) -> [{"Options", {options, view_options()}}];
 expected(_, Arity) -> lists:duplicate(Arity, any).
 
