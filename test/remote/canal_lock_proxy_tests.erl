@@ -41,7 +41,8 @@ single_node_test_() ->
             {"R2: an inspection while a proxy dies shows its holder or nothing", fun inspected_while_dying/0}
         ]),
         test_setup:tests(without_manager, [
-            {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0}
+            {"a proxy that has exited before it is called is replaced, once", fun exited_before_the_call/0},
+            {"P4: nothing is acquired for a holder that died before the manager answered", fun dead_when_answered/0}
         ])
     ].
 
@@ -256,6 +257,22 @@ exited_before_the_call() ->
     end,
     ?assertEqual({acquired, 1}, Call([Dead, Proxy])),
     ?assertMatch({'EXIT', noproc}, Call([Dead, Dead])).
+
+%% The test is in place of the manager and of the proxy.
+dead_when_answered() ->
+    true = register(canal_lock, self()),
+    Holder = test_worker:start(),
+    _ = test_worker:send_order(Holder, fun() ->
+        canal_lock_remote:acquire(node(), db, 3, 1, canal_lock_wait:options(0))
+    end),
+    receive
+        {'$gen_call', From = {Helper, _}, {proxy, _, Holder}} ->
+            Monitor = monitor(process, Helper),
+            ok = test_worker:kill(Holder),
+            gen_server:reply(From, self()),
+            ?assertEqual(normal, receive {'DOWN', Monitor, process, Helper, Reason} -> Reason; Request -> Request end)
+    end,
+    true = unregister(canal_lock).
 
 %% A holder without permits, whose suspended proxy has its idle timeout in its mailbox before any request.
 exiting_proxy(There, Here) ->

@@ -258,10 +258,11 @@ forged([There, Here, Elsewhere]) ->
     Local = test_nodes:worker(There),
     Far = test_nodes:worker(Elsewhere),
     Manager = {canal_lock, test_nodes:name(There)},
+    Port = test_nodes:call(Here, fun() -> hd(erlang:ports()) end),
     ?assertEqual({error, unknown_call}, asked(Local, Manager, {proxy, 4, Pid})),
     [
         ?assertEqual({Worker, {raise, version_mismatch}}, {Worker, asked(Worker, Manager, {proxy, 4, Other})})
-     || {Worker, Other} <- [{Far, Pid}, {Holder, element(2, Far)}, {Holder, hd(erlang:ports())}, {Holder, Here}]
+     || {Worker, Other} <- [{Far, Pid}, {Holder, element(2, Far)}, {Holder, Port}, {Holder, test_nodes:name(Here)}]
     ],
     Requests = [acquiring(db, 3, 1), {release, db, 1}],
     [
