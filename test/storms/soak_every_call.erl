@@ -66,6 +66,7 @@ hold_and_die(Keys) ->
     [[_ | _] = canal_lock:buckets(Key, 2) || Key <- Keys],
     [[{Holder, _}] = canal_lock:holders(Key) || Key <- lists:sublist(Keys, 20)],
     [_ | _] = canal_lock:held(Holder),
+    #{keys := _} = canal_lock:holder_info(Holder),
     [_ | _] = canal_lock:keys(),
     [_ | _] = test_setup:permits(),
     #{holders := 1} = canal_lock:info(),
