@@ -11,11 +11,12 @@
 
 %%% Transcripts
 
-%% Each session runs in a shell of its own.
+%% Each session runs in a shell of its own, which finds the modules of the page.
 transcripts_test_() ->
     {inparallel, 2, [
-        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> assert_shows(Steps) end}}
+        {timeout, ?TIMEOUT_S, {lists:concat([File, ", line ", Line]), fun() -> assert_shows(Steps, Modules) end}}
      || File <- ["README.md" | ?MODULES ++ filelib:wildcard("docs/*.md")],
+        Modules <- [modules(File)],
         {Line, Steps} <- transcripts(File)
     ]}.
 
@@ -61,21 +62,39 @@ typed(Typed, Lines) ->
         {false, [Line | Rest]} -> typed(Typed ++ [$\n | Line], Rest)
     end.
 
-assert_shows(Steps) ->
+%% The folder of the compiled modules. A module is a block that begins with its name.
+modules(File) ->
+    Folder = filename:join("_build/modules of docs", filename:basename(File)),
+    lists:foreach(
+        fun([Text, Name]) ->
+            Source = filename:join(Folder, Name ++ ".erl"),
+            ok = filelib:ensure_dir(Source),
+            ok = file:write_file(Source, unicode:characters_to_binary(Text)),
+            {ok, _} = compile:file(Source, [{outdir, Folder}, warnings_as_errors, report])
+        end,
+        matches(File, "(?s)^```erlang\n(-module\\(([a-z_]+)\\).*?)^```")
+    ),
+    Folder.
+
+assert_shows(Steps, Modules) ->
     {Typed, Expected} = lists:unzip(Steps),
-    Shown = shell(Typed),
+    Shown = shell(Typed, [Modules]),
     ?assertEqual(length(Typed), length(Shown)),
     [
         ?assertEqual({Input, value(words(Wanted))}, {Input, value(words(Got))})
      || {Input, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
     ].
 
-%% The output of a new shell after each input.
 shell(Typed) ->
+    shell(Typed, []).
+
+%% The output of a new shell after each input, with these folders of modules.
+shell(Typed, Folders) ->
     Erl = filename:join([code:root_dir(), "bin", "erl"]),
     Ebin = filename:dirname(code:which(canal_lock)),
     Port = open_port({spawn_executable, Erl}, [
-        {args, ["-kernel", "logger_level", "none", "-pa", Ebin]}, {env, [{"TERM", "dumb"}]}, exit_status, use_stdio
+        {args, ["-kernel", "logger_level", "none", "-pa", Ebin | Folders]},
+        {env, [{"TERM", "dumb"}]}, exit_status, use_stdio
     ]),
     true = port_command(Port, [[[Line, $\n] || Line <- Typed], "halt().\n"]),
     %% Since OTP 26 the prompt is shown again in front of each further line of an input.

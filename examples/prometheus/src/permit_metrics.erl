@@ -13,7 +13,7 @@
 
 -spec start_link(inet:port_number()) -> {ok, pid()} | {error, term()}.
 start_link(Port) ->
-    Config = [{port, Port}, {server_name, "canal_lock"}, {server_root, "/"}, {document_root, "/"}, {modules, [?MODULE]}],
+    Config = [{port, Port}, {server_name, "metrics"}, {server_root, "/"}, {document_root, "/"}, {modules, [?MODULE]}],
     inets:start(httpd, Config, stand_alone).
 
 %% httpd calls it for each request.
