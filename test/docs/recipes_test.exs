@@ -1,4 +1,4 @@
-# Runs the programs of docs/recipes.md. canal_lock_docs_tests runs its shell sessions.
+# Runs the programs of docs/recipes.md and of the README. canal_lock_docs_tests runs their shell sessions.
 
 # Substitutes for packages that the tests cannot fetch, with the parts that the page uses.
 defmodule :telemetry do
@@ -50,6 +50,9 @@ defmodule CanalLock.RecipesTest do
 
   import CanalLock.RecipesPage
 
+  # The programs of the README are loaded by their test.
+  @compile {:no_warn_undefined, [Weather, :weather]}
+
   # For calls that are not meant to end without their answer.
   @timeout_ms 120_000
 
@@ -86,6 +89,23 @@ defmodule CanalLock.RecipesTest do
       for caller <- [caller | callers], do: assert({:ok, {{_, 200, _}, _, _}} = result(caller))
       assert [] == CanalLock.keys()
       refute_received {^server, _}
+    end
+  end
+
+  # Its programs, with the address of a server of the test.
+  test "the README: ten requests at a time, another one is refused after 200 ms, in both languages" do
+    {server, port} = serve()
+
+    for [_, language, code] <- Regex.scan(~r/^```(\w+)\n((?:-module|defmodule).*?)^```/ms, File.read!("README.md")) do
+      load(language, String.replace(code, "api.example.com", "localhost:#{port}"))
+    end
+
+    for today <- [&Weather.today/1, &:weather.today/1], city = ~c"berlin" do
+      callers = for _ <- 1..10, do: Task.async(fn -> today.(city) end)
+      requests = for _ <- 1..10, do: request(server)
+      assert {:error, :too_busy} = today.(city)
+      for request <- requests, do: send(request, "200 OK")
+      for caller <- callers, do: assert({:ok, {{_, 200, _}, _, _}} = result(caller))
     end
   end
 
