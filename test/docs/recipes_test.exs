@@ -53,8 +53,8 @@ defmodule CanalLock.RecipesTest do
   # The programs of the README are loaded by their test.
   @compile {:no_warn_undefined, [Weather, :weather]}
 
-  # For calls that are not meant to end without their answer.
-  @timeout_ms 120_000
+  # For calls that are not meant to end without their answer. Below ExUnit's limit for a test.
+  @timeout_ms 50_000
 
   setup_all do
     {:ok, _} = Application.ensure_all_started(:inets)
