@@ -21,8 +21,8 @@ defmodule CanalLock do
   @typedoc """
   The capacity of a call: a number of permits, or options with `:capacity`, a function that returns
   `{max_per, buckets}`.
-  The calling process calls it before the attempt, and once more after its request has joined the queue. So a process
-  that stores a new capacity and then calls `resize/3` misses no waiter.
+  The calling process calls it before the attempt, and again after its request has joined the queue, until two
+  capacities in a row are equal. So a process that stores a new capacity and then calls `resize/3` misses no waiter.
   """
   @type limit :: non_neg_integer | [{:capacity, (() -> {max_per, buckets})} | request_option | {:timeout_ms, timeout}]
 
@@ -47,8 +47,11 @@ defmodule CanalLock do
   """
   @type request_option :: {:permits, pos_integer} | {:max_waiting, non_neg_integer | :infinity}
 
-  @typedoc "How long a call may wait: a timeout in milliseconds, or options, of which `:timeout_ms` is 0 by default."
-  @type wait :: timeout | [request_option | {:timeout_ms, timeout}]
+  @typedoc "Options of a call that may wait. `:timeout_ms` (default 0) is how long, in milliseconds or `:infinity`."
+  @type wait_options :: [request_option | {:timeout_ms, timeout}]
+
+  @typedoc "How long a call may wait: a timeout in milliseconds, or options."
+  @type wait :: timeout | wait_options
 
   @typedoc "`:permits` (default 1) is the number of permits, all or none."
   @type permits_option :: {:permits, pos_integer}
@@ -72,10 +75,10 @@ defmodule CanalLock do
 
   @doc """
   Opens the table of this node, and keeps it open while the started process lives. The application does this when it
-  starts. The first process to be started is the manager, registered as `:canal_lock`; when it ends, another one goes on
-  with the same table. Options are `t:option/0`. Of each option, the first value that a start has given is in force. The
-  table is empty at first, unless a manager has left its table: see `:canal_lock.start_link/1`. Raises `ArgumentError`
-  if an option is wrong.
+  starts. The first process to be started is the manager, registered as `:canal_lock`; when it ends, another one goes
+  on with the same table. Options are `t:option/0`. Of each but `:keep_on_crash`, the first value that a start has
+  given is in force. The table is empty at first, unless a manager has left its table: see `:canal_lock.start_link/1`.
+  Raises `ArgumentError` if an option is wrong.
 
       iex> {:ok, another} = CanalLock.start_link()
       iex> another == Process.whereis(:canal_lock)
@@ -112,7 +115,7 @@ defmodule CanalLock do
       :full
   """
   @spec acquire(key, limit) :: {:acquired, pos_integer} | :full
-  def acquire(key, options) when is_list(options), do: :canal_lock.acquire(key, capacity(options))
+  def acquire(key, limit) when is_list(limit), do: :canal_lock.acquire(key, capacity(limit))
   def acquire(key, limit), do: :canal_lock.acquire(key, limit)
 
   defp capacity(options) do
@@ -135,7 +138,8 @@ defmodule CanalLock do
       iex> CanalLock.acquire(:db, 1, 2)
       :full
 
-  With a keyword list in the place of `buckets`, it is `acquire/4` with one bucket:
+  With a keyword list in the place of `buckets`, it is `acquire/4` with one bucket. A number there is a number of
+  buckets, not a timeout.
 
       iex> CanalLock.acquire(:api, 10, timeout_ms: 200)
       {:acquired, 1}
@@ -144,7 +148,7 @@ defmodule CanalLock do
   exhausted. Cost: 20 to 100 ns for short keys in the cache, plus the time to read a longer key. It does not depend on
   `buckets` or on the permits in use. `:canal_lock.acquire/3` has the details.
   """
-  @spec acquire(key, max_per, buckets | wait) :: {:acquired, pos_integer} | :full
+  @spec acquire(key, max_per, buckets | wait_options) :: {:acquired, pos_integer} | :full
   def acquire(key, limit, options) when is_list(options), do: :canal_lock.acquire(key, limit, wait(options))
   def acquire(key, max_per, buckets), do: :canal_lock.acquire(key, max_per, buckets)
 
@@ -197,7 +201,8 @@ defmodule CanalLock do
   end
 
   @doc """
-  `request/4` with the capacity of `acquire/2`, which can be a function.
+  Acquires a permit of `key`, or waits for it without blocking the caller, if `limit` permits are in use. It is
+  `request/4` with one bucket. The limit can be a function; see `t:limit/0`.
 
       iex> {:waiting, ref} = CanalLock.request(:db, 0)
       iex> CanalLock.resize(:db, 1)
@@ -205,7 +210,7 @@ defmodule CanalLock do
       {:acquired, 1}
   """
   @spec request(key, limit) :: {:acquired, pos_integer} | {:waiting, reference} | :full
-  def request(key, options) when is_list(options), do: :canal_lock.request(key, capacity(options))
+  def request(key, limit) when is_list(limit), do: :canal_lock.request(key, capacity(limit))
   def request(key, limit), do: :canal_lock.request(key, limit)
 
   @doc """
@@ -329,7 +334,8 @@ defmodule CanalLock do
   defdelegate release(key, max_per, buckets), to: :canal_lock
 
   @doc """
-  `with_permit/4` with the capacity of `acquire/2`, which can be a function.
+  Calls `fun` while the caller holds a permit of `key`, if fewer than `limit` are in use. It is `with_permit/4` with one
+  bucket. The limit can be a function; see `t:limit/0`.
 
       iex> CanalLock.with_permit(:db, 1, fn -> CanalLock.with_permit(:db, 1, fn -> :never_called end) end)
       {:ok, :full}
@@ -337,13 +343,13 @@ defmodule CanalLock do
       {:ok, :called}
   """
   @spec with_permit(key, limit, (() -> result)) :: {:ok, result} | :full when result: var
-  def with_permit(key, options, fun) when is_list(options), do: :canal_lock.with_permit(key, capacity(options), fun)
+  def with_permit(key, limit, fun) when is_list(limit), do: :canal_lock.with_permit(key, capacity(limit), fun)
   def with_permit(key, limit, fun), do: :canal_lock.with_permit(key, limit, fun)
 
   @doc """
   Calls `fun` while the caller holds a permit of `key`. The permit is released when `fun` returns, raises, throws or
-  exits, and when the process is killed. Answers `{:ok, result}`, or `:full` without calling `fun`. Raises and costs
-  as `acquire/3` and `release/1`.
+  exits, and when the process is killed. Answers `{:ok, result}`, or `:full` without calling `fun`. `fun` must not
+  release the permit. Raises and costs as `acquire/3` and `release/1`.
 
       iex> CanalLock.with_permit(:db, 3, 1, fn -> CanalLock.count(:db) end)
       {:ok, 1}
@@ -355,7 +361,7 @@ defmodule CanalLock do
       iex> CanalLock.with_permit(:db, 3, [timeout_ms: 200], fn -> CanalLock.count(:db) end)
       {:ok, 1}
   """
-  @spec with_permit(key, max_per, buckets | wait, (() -> result)) :: {:ok, result} | :full when result: var
+  @spec with_permit(key, max_per, buckets | wait_options, (() -> result)) :: {:ok, result} | :full when result: var
   def with_permit(key, limit, options, fun) when is_list(options) do
     :canal_lock.with_permit(key, limit, wait(options), fun)
   end

@@ -162,9 +162,9 @@ start_link() ->
 %% use {@link child_spec/1}. The argument is a map, see {@type options()}, or only its `max_per'.
 %%
 %% The first process to be started is the <em>manager</em>, registered as `canal_lock'. Others wait until the manager
-%% ends; then one of them goes on with the same table. So several applications of a node can call this. Of each option,
-%% the first value that a start has given is in force. If a later start gives another one, it has no effect, and a
-%% warning is logged.
+%% ends; then one of them goes on with the same table. So several applications of a node can call this. `keep_on_crash'
+%% is an option of each process. Of each other option, the first value that a start has given is in force. If a later
+%% start gives another one, it has no effect, and a warning is logged.
 %%
 %% The table is empty at first, unless `keep_on_crash' is `true' and a manager with this option has crashed. Then the
 %% new manager adopts its table. In any other case, the permits of an earlier table are void: a death or a late release
@@ -221,10 +221,9 @@ stop() ->
 %%
 %% With a map in the place of the limit, the capacity is a function: `acquire(Key, #{capacity => Capacity, timeout_ms =>
 %% 200})'. The other options are {@type wait_options()}. The calling process calls the function before the attempt, and
-%% once more after its request has joined the queue. If the capacity has changed in between, all requests that wait for
-%% the key get the new one, as by {@link resize/3}. So a process that stores a new capacity and then calls {@link
-%% resize/3} misses no waiter. If the function raises, the request ends and the error passes to the caller. Raises
-%% `badarg' if the function returns anything but `{MaxPer, Buckets}'.
+%% again after its request has joined the queue, until two capacities in a row are equal. So a process that stores a new
+%% capacity and then calls {@link resize/3} misses no waiter. If the function raises, the request ends and the error
+%% passes to the caller. Raises `badarg' if the function returns anything but `{MaxPer, Buckets}'.
 -spec acquire(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}) ->
     {acquired, N :: pos_integer()} | full.
 acquire(Key, Options) when is_map(Options) ->
@@ -241,7 +240,7 @@ acquire(Key, Limit) ->
 %% @doc Acquires a permit of `Key' for the calling process, if fewer than `MaxPer * Buckets' are in use.
 %%
 %% With a map in the place of `Buckets', it is {@link acquire/4} with one bucket: `acquire(Key, Limit, #{timeout_ms =>
-%% 200})'.
+%% 200})'. A number there is a number of buckets, not a timeout.
 %%
 %% `MaxPer' (permits per bucket) and `Buckets' are non-negative integers of any size. If their product is 0, the answer
 %% is `full'. `N' is the number of permits in use, this one included. A process can hold several permits, of one key and
@@ -333,7 +332,10 @@ after_attempt(Cause, _Arguments) ->
 acquire_or_wait(Key, MaxPer, Buckets, Options) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_wait:acquire(K, MaxPer, Buckets, Options) end)).
 
-%% @doc {@link request/3} with `MaxPer = Limit' and `Buckets = 1', or with a function as in {@link acquire/2}.
+%% @doc Acquires a permit of `Key', or waits for it without blocking the caller, if `Limit' permits are in use.
+%%
+%% It is {@link request/3} with `MaxPer = Limit' and `Buckets = 1'. The limit can be a function, as in {@link
+%% acquire/2}.
 -spec request(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}) ->
     {acquired, N :: pos_integer()} | {waiting, reference()} | full.
 request(Key, Options) when is_map(Options) ->
@@ -463,7 +465,10 @@ give_permits(Key, Pid, Permits) ->
     Give = fun(KeyOrHandle) -> canal_lock_nif:give(KeyOrHandle, Pid, Permits) end,
     ?CAUGHT(canal_lock_interned:call(Key, Give)).
 
-%% @doc {@link with_permit/4} with `MaxPer = Limit' and `Buckets = 1', or with a function as in {@link acquire/2}.
+%% @doc Calls `Fun', a function of arity 0, with a permit of `Key', if fewer than `Limit' are in use.
+%%
+%% It is {@link with_permit/4} with `MaxPer = Limit' and `Buckets = 1'. The limit can be a function, as in {@link
+%% acquire/2}.
 -spec with_permit(key(), Limit :: non_neg_integer() | #{capacity := capacity(), atom() => term()}, fun(() -> Result)) ->
     {ok, Result} | full.
 with_permit(Key, Options, Fun) when is_map(Options), is_function(Fun, 0) ->

@@ -1,7 +1,9 @@
 %% @private
-%% Calls whose capacity is a function. The caller's process evaluates it before the attempt, and once more after the
-%% request has joined the queue. Any process that stores a new capacity and then calls `resize' reaches the request: it
-%% has either joined the queue before, or reads the new capacity afterwards.
+%% Calls whose capacity is a function. The caller's process evaluates it before the attempt, and once more after its
+%% request has joined the queue. If the capacities differ, the request leaves the queue, and the call begins again with
+%% the second one. So a process that stores a new capacity and then calls `resize' reaches the request: either the
+%% request has joined the queue before, or its last evaluation comes after the store. An evaluation that is late changes
+%% no other request.
 -module(canal_lock_capacity).
 
 -include("canal_lock_errors.hrl").
@@ -39,21 +41,35 @@ request(Key, Options) ->
         invalid -> {raise, badarg}
     end.
 
-request(Key, Capacity, Parsed = {_, Permits, _}) ->
-    Before = evaluate(Capacity),
-    case attempt(Key, fun canal_lock_wait:request/4, Before, Parsed) of
+request(Key, Capacity, Parsed) ->
+    request(Key, Capacity, evaluate(Capacity), Parsed).
+
+request(Key, Capacity, Current, Parsed = {_, Permits, _}) ->
+    case attempt(Key, fun canal_lock_wait:request/4, Current, Parsed) of
         {waiting, Ref} ->
-            try resize_if_changed(Key, Before, evaluate(Capacity)) of
-                ok -> {waiting, Ref};
-                Raise -> give_up(Key, Ref, Permits), Raise
+            try evaluate(Capacity) of
+                Current -> {waiting, Ref};
+                Next -> begin_again(canal_lock_wait:cancel(Ref), Key, Capacity, Next, Parsed)
             catch
                 Class:Reason:Stacktrace ->
-                    give_up(Key, Ref, Permits),
+                    give_up(canal_lock_wait:cancel(Ref), Key, Permits),
                     erlang:raise(Class, Reason, Stacktrace)
             end;
         Answer ->
             Answer
     end.
+
+begin_again(Cancelled, Key, _Capacity, {raise, Cause}, {_, Permits, _}) ->
+    give_up(Cancelled, Key, Permits),
+    {raise, Cause};
+begin_again({acquired, N}, _Key, _Capacity, _Next, _Parsed) ->
+    {acquired, N};
+begin_again(_Cancelled, Key, Capacity, Next, Parsed) ->
+    request(Key, Capacity, Next, Parsed).
+
+%% The request may have been granted in the meantime.
+give_up({acquired, _}, Key, Permits) -> canal_lock_interned:release(Key, Permits);
+give_up(_Cancelled, _Key, _Permits) -> ok.
 
 evaluate(Capacity) ->
     case Capacity() of
@@ -69,18 +85,3 @@ attempt(_Key, _Call, {raise, Cause}, _Parsed) ->
     {raise, Cause};
 attempt(Key, Call, {MaxPer, Buckets}, Parsed) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> Call(KeyOrHandle, MaxPer, Buckets, Parsed) end)).
-
-resize_if_changed(_Key, Same, Same) ->
-    ok;
-resize_if_changed(_Key, _Before, {raise, Cause}) ->
-    {raise, Cause};
-resize_if_changed(Key, _Before, {MaxPer, Buckets}) ->
-    Resize = fun(KeyOrHandle) -> canal_lock_wait:resize(KeyOrHandle, MaxPer, Buckets) end,
-    ?CAUGHT(canal_lock_interned:call(Key, Resize)).
-
-%% The request may have been granted in the meantime.
-give_up(Key, Ref, Permits) ->
-    case canal_lock_wait:cancel(Ref) of
-        {acquired, _} -> canal_lock_interned:release(Key, Permits);
-        _ -> ok
-    end.

@@ -115,7 +115,8 @@ claim(Standby = #standby{options = Options}) ->
         error:badarg ->
             Monitor = monitor(process, ?NAME),
             try
-                Standby#standby{monitor = Monitor, options = gen_server:call(?NAME, {join, Options}, infinity)}
+                InForce = gen_server:call(?NAME, {join, Options, starter()}, infinity),
+                Standby#standby{monitor = Monitor, options = InForce}
             catch
                 %% It has just ended, or could not start.
                 exit:_ ->
@@ -124,6 +125,11 @@ claim(Standby = #standby{options = Options}) ->
                     claim(Standby)
             end
     end.
+
+%% The nearest supervisor or other ancestor of this process that has a name, or its parent.
+starter() ->
+    [Parent | _] = Ancestors = get('$ancestors'),
+    hd([Named || Named <- Ancestors, is_atom(Named)] ++ [Parent]).
 
 %% A process that has been a standby adopts the table: it is kept.
 manage(#standby{keep_on_crash = Keep, monitor = Joined, options = Options}) ->
@@ -161,9 +167,9 @@ configure(State = #state{handle = Handle, keep_on_crash = Keep, options = Option
     State.
 
 %% Options that no earlier start has given come into force. Others stay as they are, with a warning.
-join(Standby, Given, State = #state{options = InForce, standbys = Standbys}) ->
+join(Standby, Given, Starter, State = #state{options = InForce, standbys = Standbys}) ->
     Ignored = maps:filter(fun(Option, Value) -> maps:get(Option, InForce, Value) =/= Value end, Given),
-    Report = #{what => options_ignored, ignored => Ignored, in_force => InForce},
+    Report = #{what => options_ignored, ignored => Ignored, in_force => InForce, starter => Starter},
     _ = [canal_lock_reports:warn(Report) || Ignored =/= #{}],
     Options = maps:merge(Given, InForce),
     _ = [Other ! {canal_lock, options, Options} || Other <- maps:values(Standbys)],
@@ -171,8 +177,8 @@ join(Standby, Given, State = #state{options = InForce, standbys = Standbys}) ->
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
     {reply, canal_lock_remote:answer(Request, node(From)), State, {continue, work}};
-handle_call({join, Options}, {Standby, _Tag}, State = #state{}) ->
-    Next = join(Standby, Options, State),
+handle_call({join, Options, Starter}, {Standby, _Tag}, State = #state{}) ->
+    Next = join(Standby, Options, Starter, State),
     {reply, Next#state.options, Next, {continue, work}};
 handle_call(stop, _From, State = #state{standbys = Standbys}) ->
     %% A standby gets this message before the 'DOWN' of the manager.

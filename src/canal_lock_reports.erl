@@ -91,11 +91,11 @@ format(#{what := unexpected_release, key := Key, pid := Pid, holders := Holders,
 format(#{what := unknown_message, message := Message}) ->
     Format = "canal_lock: the manager ignored an unexpected message: ~ts. Find the sender; later ones are not logged",
     {Format, [short(Message)]};
-format(#{what := options_ignored, ignored := Ignored, in_force := InForce}) ->
+format(#{what := options_ignored, ignored := Ignored, in_force := InForce, starter := Starter}) ->
     Format =
-        "canal_lock: this node has started canal_lock with ~ts. Another start with ~ts does not change that. Start it "
-        "once, or with the same options",
-    {Format, [format_options(maps:with(maps:keys(Ignored), InForce)), format_options(Ignored)]};
+        "canal_lock: this node has started canal_lock with ~ts. Another start, by ~tp, with ~ts does not change that. "
+        "Start it once, or with the same options",
+    {Format, [format_options(maps:with(maps:keys(Ignored), InForce)), Starter, format_options(Ignored)]};
 format(#{what := event_failed, event := Event, class := Class, reason := Reason, stacktrace := Stacktrace}) ->
     {"canal_lock: telemetry failed to emit the event ~0tp: ~ts: ~ts in ~ts. Later failures are not logged", [
         Event, Class, short(Reason), short(Stacktrace)

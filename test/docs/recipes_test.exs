@@ -109,6 +109,22 @@ defmodule CanalLock.RecipesTest do
     end
   end
 
+  test "HTTP: a request of another process keeps its permit when the caller is killed" do
+    {server, port} = serve()
+    url = "http://localhost:#{port}/"
+    killed = for _ <- 1..9, do: spawn(fn -> MyApp.HTTP.get_apart(url, @timeout_ms) end)
+    requests = for _ <- 1..9, do: request(server)
+    for pid <- killed, do: Process.exit(pid, :kill)
+    await(fn -> not Enum.any?(killed, &Process.alive?/1) end)
+    assert CanalLock.count({:http, "localhost", port}) == 9
+    caller = Task.async(fn -> MyApp.HTTP.get_apart(url, @timeout_ms) end)
+    for request <- [request(server) | requests], do: send(request, "200 OK")
+    assert {:ok, {{_, 200, _}, _, _}} = result(caller)
+    await(fn -> CanalLock.keys() == [] end)
+    {:acquired, 10} = CanalLock.acquire({:http, "localhost", port}, 10, permits: 10)
+    assert {:error, :busy} = MyApp.HTTP.get_apart(url, 0)
+  end
+
   test "HTTP: a redirect to another host is not followed" do
     for get <- @http do
       {server, port} = serve()

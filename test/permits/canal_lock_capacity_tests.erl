@@ -10,7 +10,8 @@ capacity_test_() ->
         {"a call with a limit is a call with one bucket", fun limits/0},
         {"a call with a limit takes a long key, and the options of acquire/4", fun limits_and_options/0},
         {"the function is called before the attempt, and once more if the request waits", fun calls/0},
-        {"a capacity that changes before the request waits reaches it, and all others", fun changed_before_the_wait/0},
+        {"a capacity that changes before the request waits reaches it, and no other", fun changed_before_the_wait/0},
+        {"P13: an answer of the function that is late loses no waiter", fun late_evaluation/0},
         {"P13: a process that stores a capacity and then calls resize/3 misses no waiter", fun no_lost_waiter/0},
         {"an error of the function passes to the caller, which holds nothing", fun errors_of_the_function/0},
         {"a wrong answer of the function raises badarg", fun wrong_answers/0},
@@ -71,13 +72,62 @@ calls() ->
 
 changed_before_the_wait() ->
     {waiting, Older} = canal_lock:request(db, 0, 1),
-    {_, Grows} = answers([{0, 1}, {1, 2}]),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, #{capacity => Grows, timeout_ms => infinity})),
-    receive {canal_lock, Older, {acquired, 1}} -> ok end,
+    {Calls, Grows} = answers([{0, 1}, {0, 2}, {0, 2}]),
+    {waiting, Ref} = canal_lock:request(db, #{capacity => Grows}),
+    ?assertEqual({3, 2}, {counters:get(Calls, 1), canal_lock:waiting(db)}),
+    ok = canal_lock:cancel(Ref),
     %% Also with a key that is read by a dirty scheduler.
-    {_, GrowsToo} = answers([{0, 1}, {1, 1}]),
-    Long = fun() -> db end,
-    ?assertEqual({acquired, 1}, canal_lock:acquire(Long, #{capacity => GrowsToo, timeout_ms => infinity})).
+    [
+        begin
+            {_, Opens} = answers([{0, 1}, {1, 1}]),
+            ?assertEqual({acquired, 1}, canal_lock:acquire(Key, #{capacity => Opens, timeout_ms => infinity}))
+        end
+     || Key <- [db, fun() -> db end]
+    ],
+    %% Requests of others keep their capacity.
+    ok = canal_lock:release(db),
+    ?assertEqual(1, canal_lock:waiting(db)),
+    ok = canal_lock:cancel(Older).
+
+%% Each of the first two answers of the function is old when it arrives.
+late_evaluation() ->
+    Stored = atomics:new(1, []),
+    Set = fun(Capacity) ->
+        ok = atomics:put(Stored, 1, Capacity),
+        canal_lock:resize(db, Capacity, 1)
+    end,
+    Read = fun() -> {atomics:get(Stored, 1), 1} end,
+    Test = self(),
+    Calls = counters:new(1, []),
+    Slow = fun() ->
+        Capacity = Read(),
+        ok = counters:add(Calls, 1, 1),
+        case counters:get(Calls, 1) of
+            Few when Few =< 2 ->
+                Test ! {read, self()},
+                receive go_on -> Capacity end;
+            _ ->
+                Capacity
+        end
+    end,
+    ok = Set(1),
+    {acquired, 1} = canal_lock:acquire(db, 1),
+    Acquire = fun(Capacity) ->
+        test_worker:send_order(test_worker:start(), fun() ->
+            Answer = canal_lock:acquire(db, #{capacity => Capacity, timeout_ms => infinity}),
+            ok = canal_lock:release(db),
+            Answer
+        end)
+    end,
+    Other = Acquire(Read),
+    test_await:value(1, fun() -> canal_lock:waiting(db) end),
+    Late = Acquire(Slow),
+    lists:foreach(fun(Capacity) ->
+        receive {read, Pid} -> ok = Set(Capacity), Pid ! go_on end
+    end, [0, 1]),
+    test_await:value(true, fun() -> counters:get(Calls, 1) >= 4 andalso canal_lock:waiting(db) =:= 2 end),
+    ok = canal_lock:release(db),
+    ?assertEqual([{acquired, 1}, {acquired, 1}], [test_await:answer(Call) || Call <- [Other, Late]]).
 
 %% In each round, a waiter reads a capacity of 0 while another process stores 1.
 no_lost_waiter() ->

@@ -192,10 +192,20 @@ options() ->
         #{level := warning, meta := Meta = #{canal_lock := permits}} = Event,
         ?assertNot(is_map_key(domain, Meta)),
         ?assertEqual(
-            "canal_lock: this node has started canal_lock with max_per => 5, max_waiting => 1. Another start with "
-            "max_per => 6, max_waiting => 2 does not change that. Start it once, or with the same options",
+            %% The name of this process.
+            "canal_lock: this node has started canal_lock with max_per => 5, max_waiting => 1. Another start, by "
+            "test_log_listener, with max_per => 6, max_waiting => 2 does not change that. Start it once, or with the "
+            "same options",
             text(Event)
         ),
+        %% The application is a process with a name.
+        ok = application:set_env(canal_lock, max_per, 7),
+        ok = application:start(canal_lock),
+        [Named] = [Warning || Warning = #{level := warning} <- test_log_listener:events()],
+        ?assertNotEqual(nomatch, string:find(text(Named), "by canal_lock_sup, with max_per => 7 does")),
+        ok = application:stop(canal_lock),
+        ok = application:unset_env(canal_lock, max_per),
+        _ = test_log_listener:events(),
         %% The next manager has the same options, and does not warn again.
         _ = [unlink(Pid) andalso test_manager_crash:kill(Pid) || Pid <- [Second, Third, Fourth, First]],
         test_await:value(Next, fun() -> whereis(canal_lock) end),
