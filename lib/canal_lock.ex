@@ -182,7 +182,9 @@ defmodule CanalLock do
   defp wait(options) when is_list(options),
     do: checked(options, &:canal_lock_wait.options/1, &:canal_lock_errors.wait_options/0, "[timeout_ms: 5000]")
 
-  defp wait(wrong) do
+  defp wait(wrong), do: wrong_timeout(wrong)
+
+  defp wrong_timeout(wrong) do
     must = "a number of milliseconds, :infinity, or a keyword list such as [timeout_ms: 5000]"
     raise ArgumentError, "the timeout must be #{must}, got: #{inspect(wrong)}"
   end
@@ -401,8 +403,10 @@ defmodule CanalLock do
 
   defp many(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
 
-  defp many(options),
+  defp many(options) when is_list(options),
     do: checked(options, &:canal_lock_wait.many_options/1, &:canal_lock_errors.many_options/0, "[timeout_ms: 5000]")
+
+  defp many(wrong), do: wrong_timeout(wrong)
 
   @doc """
   Calls `fun` while the caller holds one permit of each key, see `acquire_many/2`. Answers as `with_permit/4`.

@@ -10,7 +10,7 @@
 %% and `memory' (in bytes) are current values; `longest_wait_us' is that of the time since the last event;
 %% `barriers_refused' counts from the start of the VM; `granted', `refused', `released', `released_by_death',
 %% `not_held', `reclaimed', `handed_over', `timed_out', `wait_us' and `transferred' count from the opening of the
-%% table. Metadata: `#{max_per => pos_integer()}'.</dd>
+%% table. Metadata: `#{max_per => pos_integer() | undefined}'.</dd>
 %% </dl>
 %%
 %% ```

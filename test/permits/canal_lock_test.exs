@@ -147,6 +147,11 @@ defmodule CanalLockTest do
     assert blamed(fn -> CanalLock.acquire(:db, 3, 1, -1) end) =~
              "4th argument: TimeoutOrOptions must be a non-negative integer below 2^32 (milliseconds), infinity, or "
 
+    for wrong <- [1.5, :soon] do
+      assert blamed(fn -> CanalLock.acquire_many([{:db, 3}], wrong) end) =~
+               "the timeout must be a number of milliseconds"
+    end
+
     assert blamed(fn -> CanalLock.cancel(:ref) end) =~ "1st argument: Ref must be a reference, got: ref"
     assert %{granted: 0, refused: 0, not_held: 0, keys: 0} = CanalLock.info()
   end
