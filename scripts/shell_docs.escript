@@ -43,7 +43,7 @@ public(Chunk, Source) ->
     Exported = lists:append([Functions || {attribute, _, export, Functions} <- Forms]),
     Docs = binary_to_term(Chunk),
     Entries = [Entry || Entry <- element(7, Docs), is_public(Entry, Exported)],
-    term_to_binary(setelement(7, Docs, Entries), [compressed]).
+    term_to_binary(setelement(7, Docs, Entries)).
 
 is_public({{function, Name, Arity}, _, _, _, _}, Exported) -> lists:member({Name, Arity}, Exported);
 is_public(_Type, _Exported) -> true.
