@@ -31,7 +31,7 @@ defmodule CanalLock do
 
   @typedoc """
   `:max_per`, a positive integer, is shown by `info/0` and limits nothing: each call passes its own. With
-  `keep_on_crash: true`, the table of a manager that crashes stays open, and the next manager adopts it.
+  `keep_on_crash: true`, the table of a manager that crashes stays open, and the next start adopts it.
   `:sweep_interval_ms` (default 5000) is the interval of the sweep in milliseconds. An idle key is reclaimed after two
   intervals. `:max_waiting` (default 100000) is the largest number of requests that wait, of all keys together.
   """

@@ -71,9 +71,9 @@
     max_waiting => non_neg_integer()
 }.
 %% `max_per' (no default) is shown by {@link info/0} and limits nothing: each call passes its own. `keep_on_crash'
-%% (default `false'): if the manager crashes, the table stays open, with its counts and holders and their monitors. The
-%% next manager that is started with this option adopts it. `sweep_interval_ms' (default 5000): the interval of the
-%% sweep, in milliseconds. An idle key is reclaimed after two intervals. `max_waiting' (default 100000): the largest
+%% (default `false'): if the last process that keeps the table open crashes, the table stays open, with its counts and
+%% holders and their monitors. The next start adopts it. `sweep_interval_ms' (default 5000): the interval of the sweep,
+%% in milliseconds. An idle key is reclaimed after two intervals. `max_waiting' (default 100000): the largest
 %% number of requests that wait, of all keys together. Beyond that, a call that would wait answers `full'.
 
 -type wait_options() :: #{
@@ -166,9 +166,9 @@ start_link() ->
 %% is an option of each process. Of each other option, the first value that a start has given is in force. If a later
 %% start gives another one, it has no effect, and a warning is logged.
 %%
-%% The table is empty at first, unless `keep_on_crash' is `true' and a manager with this option has crashed. Then the
-%% new manager adopts its table. In any other case, the permits of an earlier table are void: a death or a late release
-%% of their holders changes nothing.
+%% The table is empty at first, unless the last of these processes has crashed with `keep_on_crash'. Then the next start
+%% adopts its table. In any other case, the permits of an earlier table are void: a death or a late release of their
+%% holders changes nothing.
 %%
 %% The table is closed by {@link stop/0}; when the last of these processes shuts down cleanly (an exit with `normal',
 %% `shutdown' or `{shutdown, _}'); and when the last one crashes without `keep_on_crash'. A process without
@@ -176,7 +176,8 @@ start_link() ->
 %% `keep_on_crash' traps exits and exits with its parent. While a kept table has no manager, local calls work, calls
 %% from other nodes exit with `noproc', and idle keys are not reclaimed.
 %%
-%% Answers `{error, {nif_not_loaded, Text}}' if the native library does not load. `Text', a binary, names the file, the
+%% Answers `{error, {already_started, Pid}}' if a process that is not of this library has the name `canal_lock'. Answers
+%% `{error, {nif_not_loaded, Text}}' if the native library does not load. `Text', a binary, names the file, the
 %% reason, and what to do. Raises `badarg' if an argument is wrong.
 -spec start_link(MaxPer :: pos_integer() | options()) -> {ok, pid()} | {error, term()}.
 start_link(MaxPerOrOptions) ->

@@ -49,21 +49,26 @@ request(Key, Capacity, Current, Parsed = {_, Permits, _}) ->
         {waiting, Ref} ->
             try evaluate(Capacity) of
                 Current -> {waiting, Ref};
-                Next -> begin_again(canal_lock_wait:cancel(Ref), Key, Capacity, Next, Parsed)
+                Next -> begin_again(cancel(Ref), Key, Capacity, Next, Parsed)
             catch
                 Class:Reason:Stacktrace ->
-                    give_up(canal_lock_wait:cancel(Ref), Key, Permits),
+                    give_up(cancel(Ref), Key, Permits),
                     erlang:raise(Class, Reason, Stacktrace)
             end;
         Answer ->
             Answer
     end.
 
+cancel(Ref) ->
+    ?CAUGHT(canal_lock_wait:cancel(Ref)).
+
 begin_again(Cancelled, Key, _Capacity, {raise, Cause}, {_, Permits, _}) ->
     give_up(Cancelled, Key, Permits),
     {raise, Cause};
 begin_again({acquired, N}, _Key, _Capacity, _Next, _Parsed) ->
     {acquired, N};
+begin_again({raise, Cause}, _Key, _Capacity, _Next, _Parsed) ->
+    {raise, Cause};
 begin_again(_Cancelled, Key, Capacity, Next, Parsed) ->
     request(Key, Capacity, Next, Parsed).
 

@@ -1,25 +1,24 @@
 %% @private
 %% The processes that keep the table of this node open. The one that is registered as `canal_lock' is the manager: it
-%% opens and closes the table, reclaims idle keys, and starts the proxies of holders on other nodes. It decides no local
-%% acquire or release. The others are its standbys. When the manager ends, one of them takes over, with the same table.
+%% opens the table, reclaims idle keys, and starts the proxies of holders on other nodes. It decides no local acquire or
+%% release. The others are its standbys. When the manager ends, one of them takes over, with the same table.
 %%
 %% ```
-%%   start_link ---- the name is free -----------------------------> manager ----> ends, with standbys: keeps the table
-%%        |                                                             ^  |               alone: closes it, or keeps it
-%%        '--------- the name is taken ---> standby ---> DOWN: the name '  |               after a crash, if it was
-%%                   (join)                    ^                is free    |               started with keep_on_crash
-%%                                             '------ stop/0 ends all ----'
+%%   start_link ---- the name is free ----> manager <---- the name is free, and the table open ----.
+%%        |                                                                                        |
+%%        '--------- the name is taken ---> standby ---- 'DOWN' of the manager --------------------'
+%%                                             '-------- 'DOWN', and the table closed by stop/0 ---> ends
 %% '''
 %%
-%% Without `keep_on_crash' the process does not trap exits: as the manager of the original `canal_lock', it outlives a
-%% parent that exits with `normal'. If the manager dies without `terminate/2', the native library, which monitors it,
-%% closes the table unless it is kept. It is kept while there are standbys. With `keep_on_crash' it is always kept, and
-%% the process traps exits, to distinguish a clean shutdown, which closes the table, from a crash.
+%% The native library knows all of them, and monitors them. It closes the table when the last one ends, unless that
+%% crashes with `keep_on_crash'. Without this option the process does not trap exits: as the manager of the original
+%% `canal_lock', it outlives a parent that exits with `normal'. With it, the process traps exits, to distinguish a clean
+%% shutdown from a crash.
 -module(canal_lock_manager).
 
 -behaviour(gen_server).
 
--export([start_link/1, stop/0, sweep/0]).
+-export([start_link/1, start_link/2, stops/0, stop/0, sweep/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2, code_change/3]).
 -export([format_status/1]).
 
@@ -43,14 +42,23 @@
 %% More processes than any VM has.
 -define(NO_LIMIT, (1 bsl 60)).
 
-%% The time between two attempts to become the manager or to join it, while the manager starts or ends.
+%% While the manager opens or closes the table, another process cannot join it. It tries again after a pause, up to
+%% this many times (5 s). Closing a million keys takes 0.3 s.
 -define(RETRY_MS, 1).
+-define(MAX_RETRIES, 5000).
+
+%% How long a standby waits until the manager, which may be suspended, has its options.
+-define(JOIN_MS, 5000).
+
+%% Counts the calls of stop/0.
+-define(STOPS, {?MODULE, stops}).
 
 %% A process that is not the manager.
 -record(standby, {
     keep_on_crash :: boolean(),
+    handle = none :: canal_lock_nif:handle() | none,
     %% Of the manager.
-    monitor :: reference() | none,
+    monitor = none :: reference() | none,
     %% The options in force, and before it has joined a manager, its own.
     options :: canal_lock:options()
 }).
@@ -64,6 +72,8 @@
     %% The options in force, without defaults: of each option, the first value that a start has given.
     options :: canal_lock:options(),
     standbys = #{} :: #{Monitor :: reference() => pid()},
+    %% stop/0 closes the table, although others keep it open.
+    is_stopped = false :: boolean(),
     %% Starts the next sweep.
     timer :: reference(),
     %% Tasks that are done step by step, in this order.
@@ -86,8 +96,29 @@ start_link(Options) ->
         {error, Sentences} -> {error, {nif_not_loaded, Sentences}}
     end.
 
-%% Ends the manager and its standbys. When it returns, the manager has ended. Exits with the reason of a manager that
-%% could not close the table.
+%% The same for a supervisor, which has read `stops/0' when it started: it does not start a process again after stop/0.
+-spec start_link(canal_lock:options(), Stops :: non_neg_integer()) -> {ok, pid()} | ignore | {error, term()}.
+start_link(Options, Stops) ->
+    case stops() of
+        Stops -> start_link(Options);
+        _ -> ignore
+    end.
+
+%% How often this node has called stop/0.
+-spec stops() -> non_neg_integer().
+stops() ->
+    case persistent_term:get(?STOPS, none) of
+        none -> 0;
+        Counter -> counters:get(Counter, 1)
+    end.
+
+%% Only the manager calls it, so there is one counter.
+count_stop() ->
+    _ = [persistent_term:put(?STOPS, counters:new(1, [])) || persistent_term:get(?STOPS, none) =:= none],
+    counters:add(persistent_term:get(?STOPS), 1, 1).
+
+%% Closes the table and ends the manager; its standbys end after it. When it returns, the manager has ended. Exits with
+%% the reason of a manager that could not close the table.
 -spec stop() -> ok.
 stop() ->
     Monitor = monitor(process, ?NAME),
@@ -105,55 +136,83 @@ sweep() ->
 init(Options) ->
     {Keep, Others} = maps:take(keep_on_crash, maps:merge(#{keep_on_crash => false}, Options)),
     _ = process_flag(trap_exit, Keep),
-    {ok, claim(#standby{keep_on_crash = Keep, monitor = none, options = Others}), {continue, work}}.
+    start(#standby{keep_on_crash = Keep, options = Others}, ?MAX_RETRIES).
 
-%% Becomes the manager if there is none, or joins it.
-claim(Standby = #standby{options = Options}) ->
-    try register(?NAME, self()) of
-        true -> manage(Standby)
-    catch
-        error:badarg ->
-            Monitor = monitor(process, ?NAME),
-            try
-                InForce = gen_server:call(?NAME, {join, Options, starter()}, infinity),
-                Standby#standby{monitor = Monitor, options = InForce}
-            catch
-                %% It has just ended, or could not start.
-                exit:_ ->
-                    demonitor(Monitor, [flush]),
-                    timer:sleep(?RETRY_MS),
-                    claim(Standby)
-            end
+%% Becomes the manager if there is none, or a standby of it.
+start(Standby = #standby{keep_on_crash = Keep}, Retries) ->
+    case is_registered() orelse canal_lock_nif:join(Keep) of
+        true ->
+            {ok, manage(Standby), {continue, work}};
+        none when Retries > 0 ->
+            timer:sleep(?RETRY_MS),
+            start(Standby, Retries - 1);
+        none ->
+            {stop, {already_started, whereis(?NAME)}};
+        Handle ->
+            {ok, follow(Standby#standby{handle = Handle}), {continue, work}}
     end.
+
+is_registered() ->
+    try
+        register(?NAME, self())
+    catch
+        error:badarg -> false
+    end.
+
+%% If the manager has just ended, the monitor reports it.
+follow(Standby = #standby{options = Options}) ->
+    Monitor = monitor(process, ?NAME),
+    InForce =
+        try
+            gen_server:call(?NAME, {join, Options, starter()}, ?JOIN_MS)
+        catch
+            exit:_ -> Options
+        end,
+    Standby#standby{monitor = Monitor, options = InForce}.
+
+%% The manager has ended.
+take_over(Standby = #standby{handle = Handle}) ->
+    case canal_lock_nif:is_open(Handle) andalso is_registered() andalso manage(Standby) of
+        State = #state{} -> {noreply, State, {continue, work}};
+        false -> take_over_or_end(canal_lock_nif:is_open(Handle), Standby);
+        closed -> {stop, normal, Standby}
+    end.
+
+take_over_or_end(true, Standby) -> {noreply, follow(Standby)};
+take_over_or_end(false, Standby) -> {stop, normal, Standby}.
 
 %% The nearest supervisor or other ancestor of this process that has a name, or its parent.
 starter() ->
     [Parent | _] = Ancestors = get('$ancestors'),
     hd([Named || Named <- Ancestors, is_atom(Named)] ++ [Parent]).
 
-%% A process that has been a standby adopts the table: it is kept.
-manage(#standby{keep_on_crash = Keep, monitor = Joined, options = Options}) ->
+manage(#standby{keep_on_crash = Keep, handle = Joined, options = Options}) ->
     ok = canal_lock_reports:open(),
-    Table = ets:new(?NAME, [named_table, protected]),
-    ProcessLimit = erlang:system_info(process_limit),
     #{max_per := MaxPer, sweep_interval_ms := Interval_ms, max_waiting := MaxWaiting} = with_defaults(Options),
-    Adopt = Keep orelse Joined =/= none,
-    Handle = in_steps(fun() -> canal_lock_nif:open(ProcessLimit, MaxPer, Adopt, MaxWaiting) end),
-    %% From here on nothing may raise, unless the table is kept: a handle that is collected before its process dies
-    %% closes no table.
-    State = #state{
-        table = Table,
-        handle = Handle,
-        keep_on_crash = Keep,
-        options = Options,
-        timer = schedule_sweep(Handle, Interval_ms),
-        %% The previous manager of an adopted table may have died during a pass. This task completes that pass, so that
-        %% it does not count for callers of sweep/0.
-        work = [dismantle] ++ [sweep || Adopt]
-    },
-    case Adopt andalso not Keep of
-        true -> configure(State);
-        false -> State
+    case open(Joined, MaxPer, Keep, MaxWaiting) of
+        closed ->
+            closed;
+        Handle ->
+            %% From here on nothing may raise: a handle that is collected before its process dies closes no table.
+            #state{
+                table = ets:new(?NAME, [named_table, protected]),
+                handle = Handle,
+                keep_on_crash = Keep,
+                options = Options,
+                timer = schedule_sweep(Handle, Interval_ms),
+                %% The previous manager of an adopted table may have died during a pass. This task completes that pass,
+                %% so that it does not count for callers of sweep/0.
+                work = [dismantle, sweep]
+            }
+    end.
+
+open(none, MaxPer, Keep, MaxWaiting) ->
+    ProcessLimit = erlang:system_info(process_limit),
+    in_steps(fun() -> canal_lock_nif:open(ProcessLimit, MaxPer, Keep, MaxWaiting) end);
+open(Handle, MaxPer, _Keep, MaxWaiting) ->
+    case in_steps(fun() -> canal_lock_nif:adopt(Handle, MaxPer, MaxWaiting) end) of
+        ok -> Handle;
+        closed -> closed
     end.
 
 %% More processes than any VM has are no limit for the native library.
@@ -161,29 +220,26 @@ with_defaults(Options) ->
     Merged = #{max_waiting := MaxWaiting} = maps:merge(?DEFAULTS, Options),
     Merged#{max_waiting := min(MaxWaiting, ?NO_LIMIT)}.
 
-configure(State = #state{handle = Handle, keep_on_crash = Keep, options = Options, standbys = Standbys}) ->
-    #{max_per := MaxPer, max_waiting := MaxWaiting} = with_defaults(Options),
-    ok = canal_lock_nif:configure(Handle, MaxPer, Keep orelse map_size(Standbys) > 0, MaxWaiting),
-    State.
 
 %% Options that no earlier start has given come into force. Others stay as they are, with a warning.
-join(Standby, Given, Starter, State = #state{options = InForce, standbys = Standbys}) ->
+join(Standby, Given, Starter, State = #state{handle = Handle, options = InForce, standbys = Standbys}) ->
     Ignored = maps:filter(fun(Option, Value) -> maps:get(Option, InForce, Value) =/= Value end, Given),
     Report = #{what => options_ignored, ignored => Ignored, in_force => InForce, starter => Starter},
     _ = [canal_lock_reports:warn(Report) || Ignored =/= #{}],
     Options = maps:merge(Given, InForce),
     _ = [Other ! {canal_lock, options, Options} || Other <- maps:values(Standbys)],
-    configure(State#state{options = Options, standbys = Standbys#{monitor(process, Standby) => Standby}}).
+    #{max_per := MaxPer, max_waiting := MaxWaiting} = with_defaults(Options),
+    ok = canal_lock_nif:configure(Handle, MaxPer, MaxWaiting),
+    State#state{options = Options, standbys = Standbys#{monitor(process, Standby) => Standby}}.
 
 handle_call(Request, {From, _Tag}, State) when node(From) =/= node() ->
     {reply, canal_lock_remote:answer(Request, node(From)), State, {continue, work}};
 handle_call({join, Options, Starter}, {Standby, _Tag}, State = #state{}) ->
     Next = join(Standby, Options, Starter, State),
     {reply, Next#state.options, Next, {continue, work}};
-handle_call(stop, _From, State = #state{standbys = Standbys}) ->
-    %% A standby gets this message before the 'DOWN' of the manager.
-    _ = [Standby ! {canal_lock, stop} || Standby <- maps:values(Standbys)],
-    {stop, normal, ok, State#state{standbys = #{}}};
+handle_call(stop, _From, State = #state{}) ->
+    ok = count_stop(),
+    {stop, normal, ok, State#state{is_stopped = true}};
 handle_call(sweep, From, State = #state{work = Work}) ->
     %% A pass that is in progress has already passed some keys, so it does not count.
     noreply(State#state{work = Work ++ [sweep, sweep, {answer, From}]});
@@ -205,7 +261,7 @@ handle_info({'EXIT', _Pid, Reason}, State) when ?KEEPS(State) ->
 handle_info(Message, State = #standby{}) ->
     standby(Message, State);
 handle_info({'DOWN', Monitor, process, _, _}, State = #state{standbys = Standbys}) when is_map_key(Monitor, Standbys) ->
-    noreply(configure(State#state{standbys = maps:remove(Monitor, Standbys)}));
+    noreply(State#state{standbys = maps:remove(Monitor, Standbys)});
 handle_info({timeout, Timer, sweep}, State = #state{timer = Timer, handle = Handle}) ->
     #{sweep_interval_ms := Interval_ms} = with_defaults(State#state.options),
     Next = schedule_sweep(Handle, Interval_ms),
@@ -217,11 +273,9 @@ handle_info(Message, State) ->
 
 %% Messages to a standby.
 standby({'DOWN', Monitor, process, _, _}, State = #standby{monitor = Monitor}) ->
-    {noreply, claim(State), {continue, work}};
+    take_over(State);
 standby({canal_lock, options, Options}, State) ->
     {noreply, State#standby{options = Options}};
-standby({canal_lock, stop}, State) ->
-    {stop, normal, State};
 standby(_Message, State) ->
     {noreply, State}.
 
@@ -230,13 +284,19 @@ handle_continue(work, State = #standby{}) ->
 handle_continue(work, State) ->
     work(State).
 
-terminate(_Reason, #standby{}) ->
-    ok;
-terminate(Reason, State = #state{keep_on_crash = Keep, standbys = Standbys}) ->
-    IsCrash = not canal_lock_exit:is_clean_shutdown(Reason),
-    case Keep andalso IsCrash orelse lists:any(fun is_process_alive/1, maps:values(Standbys)) of
-        true -> ok;
-        false -> close(State)
+terminate(_Reason, #state{handle = Handle, is_stopped = true}) ->
+    close(Handle);
+terminate(Reason, #state{handle = Handle, keep_on_crash = Keep}) ->
+    leave(Reason, Handle, Keep);
+terminate(Reason, #standby{handle = Handle, keep_on_crash = Keep}) ->
+    leave(Reason, Handle, Keep).
+
+leave(Reason, Handle, Keep) ->
+    case Keep andalso not canal_lock_exit:is_clean_shutdown(Reason) orelse canal_lock_nif:leave(Handle) of
+        last -> close(Handle);
+        others -> ok;
+        %% A crash, which the native library notices.
+        true -> ok
     end.
 
 %% Called by a release handler after it has suspended the manager and loaded new code. Local calls continue.
@@ -259,7 +319,7 @@ format_status(Status = #{state := #standby{keep_on_crash = Keep, options = Optio
 format_status(Status) ->
     Status.
 
-close(#state{handle = Handle}) ->
+close(Handle) ->
     done = in_steps(fun() -> canal_lock_nif:end_waits(Handle) end),
     ok = canal_lock_nif:close(Handle),
     %% Not left to the next manager, which may start late or never.

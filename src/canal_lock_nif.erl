@@ -21,7 +21,8 @@
 %% Inspection.
 -export([count/1, keys/3, permits/2, holders/3, held/3, holder/3, queues/2, info/0]).
 %% For the manager.
--export([open/4, configure/4, end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
+-export([open/4, join/1, adopt/3, is_open/1, leave/1, configure/3]).
+-export([end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
 -export([advance_clock/2, take_longest_wait/1]).
 %% For proxies.
 -export([represent/1, proxy_of/1]).
@@ -142,9 +143,20 @@ info() -> erlang:nif_error(not_loaded).
 ) -> handle() | more.
 open(_ProcessLimit, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
 
--spec configure(handle(), MaxPer :: pos_integer() | undefined, Keep :: boolean(), MaxWaiting :: non_neg_integer()) ->
-    ok.
-configure(_Handle, _MaxPer, _Keep, _MaxWaiting) -> erlang:nif_error(not_loaded).
+-spec join(KeepOnCrash :: boolean()) -> handle() | none.
+join(_KeepOnCrash) -> erlang:nif_error(not_loaded).
+
+-spec adopt(handle(), MaxPer :: pos_integer() | undefined, MaxWaiting :: non_neg_integer()) -> ok | closed | more.
+adopt(_Handle, _MaxPer, _MaxWaiting) -> erlang:nif_error(not_loaded).
+
+-spec is_open(handle()) -> boolean().
+is_open(_Handle) -> erlang:nif_error(not_loaded).
+
+-spec leave(handle()) -> last | others.
+leave(_Handle) -> erlang:nif_error(not_loaded).
+
+-spec configure(handle(), MaxPer :: pos_integer() | undefined, MaxWaiting :: non_neg_integer()) -> ok.
+configure(_Handle, _MaxPer, _MaxWaiting) -> erlang:nif_error(not_loaded).
 
 -spec end_waits(handle()) -> more | done.
 end_waits(_Handle) -> erlang:nif_error(not_loaded).

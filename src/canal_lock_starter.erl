@@ -35,12 +35,13 @@ loaded(Start) ->
         {error, Sentences} -> {error, {nif_not_loaded, Sentences}}
     end.
 
-%% The child is not restarted after `canal_lock:stop/0'.
+%% The child is not restarted after `canal_lock:stop/0', also if it had crashed before.
 init(Starts) ->
+    Stops = canal_lock_manager:stops(),
     Children = [
         #{
             id => canal_lock,
-            start => {canal_lock_manager, start_link, [maps:merge(#{keep_on_crash => true}, Options)]},
+            start => {canal_lock_manager, start_link, [maps:merge(#{keep_on_crash => true}, Options), Stops]},
             restart => transient
         }
      || Options <- Starts

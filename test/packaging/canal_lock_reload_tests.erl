@@ -198,6 +198,9 @@ native_stop() ->
     ?assertExit({badarg, _}, canal_lock:stop()),
     ?assertEqual(undefined, whereis(canal_lock)),
     ?assertEqual({acquired, 3}, canal_lock:acquire(db, 9, 1)),
+    {ok, _} = canal_lock:start_link(3),
+    ?assertMatch(#{permits := 3}, canal_lock:info()),
+    ok = canal_lock:stop(),
     begins_empty(),
     test_manager_crash:calls_raise().
 

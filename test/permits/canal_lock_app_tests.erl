@@ -194,7 +194,10 @@ application_stops() ->
     ok = canal_lock:stop(),
     ?assertMatch([{canal_lock, undefined, worker, _}], supervisor:which_children(canal_lock_sup)),
     ok = test_manager_crash:calls_raise(),
-    {ok, _} = supervisor:restart_child(canal_lock_sup, canal_lock),
+    {ok, undefined} = supervisor:restart_child(canal_lock_sup, canal_lock),
+    ok = test_manager_crash:calls_raise(),
+    ok = application:stop(canal_lock),
+    ok = application:start(canal_lock),
     is_new_table().
 
 %% First its supervisor is killed; then the manager crashes more often than the supervisor allows.

@@ -44,6 +44,13 @@ of_the_manager() ->
         fun(Bad) -> canal_lock_nif:open(Bad, 3, false, 9) end,
         fun(Bad) -> canal_lock_nif:open(1024, 3, Bad, 9) end,
         fun(Bad) -> canal_lock_nif:open(1024, 3, false, Bad) end,
+        fun canal_lock_nif:join/1,
+        fun(Bad) -> canal_lock_nif:adopt(Bad, 3, 9) end,
+        fun(Bad) -> canal_lock_nif:adopt(Handle, 3, Bad) end,
+        fun(Bad) -> canal_lock_nif:configure(Bad, 3, 9) end,
+        fun(Bad) -> canal_lock_nif:configure(Handle, 3, Bad) end,
+        fun canal_lock_nif:is_open/1,
+        fun canal_lock_nif:leave/1,
         fun canal_lock_nif:end_waits/1,
         fun canal_lock_nif:close/1,
         fun(Bad) -> canal_lock_nif:sweep_step(Bad, 1) end,
@@ -51,5 +58,6 @@ of_the_manager() ->
     ],
     [?assertError(badarg, Call(Bad)) || Call <- Calls, Bad <- test_key_terms:not_counts()],
     [?assertError(badarg, canal_lock_nif:open(1024, 3, Bad, 9)) || Bad <- [0, 1, "true"]],
-    ?assertError(system_limit, canal_lock_nif:open(1 bsl 63, 3, false, 9)),
-    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 2, 1)).
+    ?assertEqual({acquired, 2}, canal_lock:acquire(db, 2, 1)),
+    ok = canal_lock:stop(),
+    ?assertError(system_limit, canal_lock_nif:open(1 bsl 63, 3, false, 9)).

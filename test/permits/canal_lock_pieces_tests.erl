@@ -201,12 +201,16 @@ one_table() ->
     one_table(100).
 
 one_table(Tries) ->
-    _ = canal_lock_nif:open(1024, 3, false, 1000),
+    ok = canal_lock_nif:close(open()),
+    Handle = open(),
     acquire([{old, N} || N <- lists:seq(1, 50_000)]),
     {Keys, Calls} = traced_call(fun canal_lock:keys/0, fun() ->
         receive
-            {trace, _, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
-                _ = canal_lock_nif:open(1024, 3, false, 1000)
+            {trace, Reader, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
+                true = erlang:suspend_process(Reader),
+                ok = canal_lock_nif:close(Handle),
+                _ = open(),
+                true = erlang:resume_process(Reader)
         end,
         acquire([{new, N} || N <- lists:seq(1, 5_000)])
     end),
@@ -216,6 +220,9 @@ one_table(Tries) ->
         {[first], [old]} when Tries > 1 -> one_table(Tries - 1);
         {[first, first], _} -> ?assertEqual([], Tables -- [new])
     end.
+
+open() ->
+    canal_lock_nif:open(1024, 3, false, 1000).
 
 %% Makes a call in a worker and does something during the call. Returns the answer, and the traced calls of
 %% canal_lock_nif:keys/3 that `Do' has not received.

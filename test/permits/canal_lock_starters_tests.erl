@@ -17,6 +17,11 @@ starters_test_() ->
                 fun beside_the_application/0},
             {"P10: however the manager ends, a standby goes on with its table", fun ends/0},
             {"P10: a table without keep_on_crash ends with the last process that keeps it open", fun the_last_ends/0},
+            {"P10: the table closes if all plain processes end at once", fun all_end/0},
+            {"P10: two managers end before a standby takes over", fun two_managers_end/0},
+            {"P10: a start that comes before the standby or the supervisor adopts the table", fun early_start/0},
+            {"P10: stop/0 after a crash, and before a standby knows of it, ends all", fun stop_after_crash/0},
+            {"a start does not hang while the manager is suspended, or its name is taken", fun no_answer/0},
             {"P10: stop/0 ends all, and only a start opens a table", fun stop/0},
             {"a standby answers unknown calls and ignores messages", fun stray_messages/0},
             {"P10: permits are held while starters are killed, stopped and started", fun storm/0}
@@ -139,6 +144,107 @@ stop() ->
     ?assertEqual(0, canal_lock:count(db)),
     ok = canal_lock:stop(),
     [ok = test_setup:stop_supervisor(Supervisor) || Supervisor <- Supervisors].
+
+all_end() ->
+    Ends = [
+        fun(Pids) -> [exit(Pid, kill) || Pid <- Pids] end,
+        fun(Pids) -> [exit(Pid, shutdown) || Pid <- Pids] end,
+        fun(Pids) -> [exit(Pid, test_crash) || Pid <- lists:reverse(Pids)] end
+    ],
+    lists:foreach(fun(End) ->
+        Pids = [Pid || {_, Pid} <- [starter(#{}) || _ <- [1, 2, 3]]],
+        {acquired, 1} = acquire(),
+        _ = End(Pids),
+        test_await:down(Pids),
+        ok = test_manager_crash:await_closed()
+    end, Ends),
+    Plain = #{id => plain, start => {canal_lock, start_link, [3]}},
+    Supervisor = test_setup:supervise(1, [Plain, Plain#{id => other}]),
+    {acquired, 1} = acquire(),
+    ok = test_setup:stop_supervisor(Supervisor),
+    ok = test_manager_crash:await_closed().
+
+%% The last one is suspended, so it does not know that the others end.
+two_managers_end() ->
+    lists:foreach(fun({Keep, Reason}) ->
+        {_, First} = starter(#{}),
+        {_, Second} = starter(#{keep_on_crash => Keep}),
+        {_, Last} = starter(#{}),
+        {acquired, 1} = acquire(),
+        true = erlang:suspend_process(Last),
+        ok = test_manager_crash:kill(First),
+        test_await:value(Second, fun() -> whereis(canal_lock) end),
+        exit(Second, Reason),
+        test_await:down([Second]),
+        ?assertEqual({acquired, 2}, acquire()),
+        true = erlang:resume_process(Last),
+        test_await:value(Last, fun() -> whereis(canal_lock) end),
+        _ = sys:get_state(Last),
+        ?assertEqual([{db, 2}], canal_lock:held()),
+        ok = canal_lock:stop()
+    end, [{false, kill}, {true, shutdown}, {true, kill}]).
+
+early_start() ->
+    %% Before a standby.
+    {_, First} = starter(#{}),
+    {_, Standby} = starter(#{}),
+    {acquired, 1} = acquire(),
+    true = erlang:suspend_process(Standby),
+    ok = test_manager_crash:kill(First),
+    {_, Early} = starter(#{}),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    ?assertEqual(Early, whereis(canal_lock)),
+    true = erlang:resume_process(Standby),
+    _ = sys:get_state(Standby),
+    ok = test_manager_crash:kill(Early),
+    test_await:value(Standby, fun() -> whereis(canal_lock) end),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    ok = canal_lock:stop(),
+    %% Before a supervisor.
+    Supervisor = test_setup:supervise(1, [canal_lock:child_spec()]),
+    {acquired, 1} = acquire(),
+    [{_, Child, _, _}] = supervisor:which_children(Supervisor),
+    true = erlang:suspend_process(Child),
+    ok = test_manager_crash:kill(whereis(canal_lock)),
+    _ = starter(#{}),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    true = erlang:resume_process(Child),
+    ok = test_setup:stop_supervisor(Supervisor),
+    ?assertEqual([{db, 1}], canal_lock:held()),
+    ok = canal_lock:stop().
+
+%% A supervisor and a standby are suspended while the manager crashes and stop/0 is called.
+stop_after_crash() ->
+    [First, _] = [test_setup:supervise(1, [canal_lock:child_spec()]) || _ <- [1, 2]],
+    {_, Standby} = starter(#{}),
+    [{_, Child, _, _}] = supervisor:which_children(First),
+    true = erlang:suspend_process(Child),
+    true = erlang:suspend_process(Standby),
+    Manager = whereis(canal_lock),
+    ok = test_manager_crash:kill(Manager),
+    _ = test_manager_crash:another(Manager),
+    ok = canal_lock:stop(),
+    true = erlang:resume_process(Child),
+    true = erlang:resume_process(Standby),
+    test_await:down([Standby]),
+    ?assertMatch([{canal_lock, undefined, _, _}], supervisor:which_children(Child)),
+    test_manager_crash:calls_raise().
+
+no_answer() ->
+    First = start(#{}),
+    ok = sys:suspend(First),
+    Next = start(#{max_per => 5}),
+    ?assertNotEqual(First, Next),
+    ok = sys:resume(First),
+    test_await:value(5, fun() -> maps:get(max_per, canal_lock:info()) end),
+    ok = canal_lock:stop(),
+    test_await:down([First, Next]),
+    true = register(canal_lock, self()),
+    try
+        ?assertEqual({error, {already_started, self()}}, canal_lock:start_link())
+    after
+        unregister(canal_lock)
+    end.
 
 stray_messages() ->
     _ = start(#{}),

@@ -259,8 +259,8 @@ events(sweep, Before, After, _) ->
     Held = test_model:held(Before),
     [{sweep, no_permits} || {_, Key, _} <- test_model:waits(Before), not lists:keymember(Key, 2, Held)] ++
         [{sweep, reclaimed} || grew(reclaimed, Before, After)];
-events({start, Kind, _}, Before, _, _) ->
-    [{start, case Kind =:= keeping andalso test_model:is_open(Before) of true -> adopts; false -> begins_empty end}];
+events({start, _, _}, Before, _, _) ->
+    [{start, case test_model:is_open(Before) of true -> adopts; false -> begins_empty end}];
 events({end_manager, How}, _, After, _) ->
     [{How, kept} || test_model:is_open(After)];
 events({disconnect, _}, Before, After, _) ->

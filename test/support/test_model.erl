@@ -156,8 +156,6 @@ outcomes({die, Client, _How}, Model = #{lives := Lives, mail := Mail, blocked :=
         blocked := maps:remove(Client, Blocked)
     },
     [{dead, After} || After <- die(holder(Client, Model), [Dead])];
-outcomes({start, plain, MaxPer}, Model = #{manager := none, table := Table}) when Table =/= closed ->
-    [{ok, start(plain, MaxPer, After)} || After <- closed(Model)];
 outcomes({start, Kind, MaxPer}, Model = #{manager := none}) ->
     [{ok, start(Kind, MaxPer, Model)}];
 outcomes(sweep, Model) ->
@@ -328,8 +326,8 @@ deliver({#{number := Number, holder := {Client, Life}, kind := Kind}, Ended}, Mo
     end.
 
 %% A manager that adopts a table sweeps it.
-start(keeping, MaxPer, Model = #{table := Table}) when Table =/= closed ->
-    swept(Model#{manager := keeping, max_per := MaxPer});
+start(Kind, MaxPer, Model = #{table := Table}) when Table =/= closed ->
+    swept(Model#{manager := Kind, max_per := MaxPer});
 start(Kind, MaxPer, Model) ->
     Model#{manager := Kind, max_per := MaxPer, table := #{}, totals := #{}}.
 

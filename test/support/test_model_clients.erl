@@ -153,7 +153,7 @@ perform({start, Kind, MaxPer}, All) ->
         process_flag(trap_exit, true),
         {ok, _} = canal_lock:start_link(MaxPer, Options),
         %% The first pass of a manager that adopts a table does not count as a sweep.
-        [canal_lock_manager:sweep() || Kind =:= keeping],
+        canal_lock_manager:sweep(),
         ok
     end,
     {order(parent, All, Start), All};

@@ -1,8 +1,8 @@
 //! Opens, keeps and closes tables, and watches the manager and the holders of each.
 //!
 //! ```text
-//!   INCARNATIONS -----------.                          .---- ManagerWatch   down: closes the table, unless it is kept
-//!                           v                          v     (the handle of a manager; one per manager that adopts it)
+//!   INCARNATIONS -----------.                          .---- KeeperWatch    down: closes the table after the last one
+//!                           v                          v     (the handle of a manager or a standby)
 //!                      Incarnation  <-----------  gate (shared)
 //!                      table, watches                  ^
 //!                           '-------------------> HolderWatch x 1024       down: releases all permits of the process
@@ -11,18 +11,22 @@
 //!
 //! `permit_table` decides how tables follow one another, and what a death that is reported late may access
 //! (`incarnations.rs`, I1 to I5). This file adds what needs the VM: the VM keeps the watches and reports deaths to
-//! them. A kept table (I4) needs a manager only to sweep it and to start proxies. A manager that shuts down cleanly
-//! closes its table; that manager or the next one frees it.
+//! them. Each process that keeps the table open, the manager or a
+//! standby, is a *keeper*. The table closes when its last keeper ends, unless that crashes with `keep_on_crash`. A kept
+//! table (I4) needs a manager only to sweep it and to start proxies.
 
+use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
 use crate::error::{repeat_after_panic, CallError};
 use crate::key::{with_key, EncodedTerm, StoredKey};
 use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
-use permit_table::{inject, pin, reserve, Dismantle, Gate, Incarnations, OutOfMemory, Pin, Table};
+use permit_table::{
+    inject, pin, reserve, Dismantle, Gate, Incarnations, Opening, OutOfMemory, Pin, Table,
+};
 use rustler::{Env, LocalPid, Monitor, NifResult, OwnedBinary, Resource, ResourceArc, Term};
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Watches on holders per table. Each has its own lock and tree of monitors in the VM, so processes that start and end
 /// at the same time rarely contend.
@@ -44,6 +48,8 @@ pub(crate) struct Incarnation {
     pub(crate) proxies: Proxies,
     /// Unique among all incarnations.
     pub(crate) serial: u64,
+    /// Changed under the lock of [`INCARNATIONS`], in one step with the decision to close.
+    keepers: Mutex<Keepers>,
     /// The manager's option, for `info/0`, in the external format. It is read or replaced as a whole, so a panic leaves
     /// the old or the new.
     pub(crate) max_per: Mutex<OwnedBinary>,
@@ -59,11 +65,47 @@ pub(crate) struct HolderWatch {
     monitors: AtomicUsize,
 }
 
-/// A manager's handle on its table. The VM reports the manager's death to it.
-pub(crate) struct ManagerWatch {
+/// A keeper's handle on its table. The VM reports the keeper's death to it.
+pub(crate) struct KeeperWatch {
     pub(crate) gate: Gate<Incarnation>,
-    /// The death of the manager does not close the table.
-    keeps: AtomicBool,
+}
+
+/// The processes that keep a table open.
+#[derive(Default)]
+struct Keepers {
+    /// Also dead ones whose deaths are not reported yet.
+    known: Vec<Keeper>,
+    /// The last one has crashed with `keep_on_crash`.
+    kept: bool,
+}
+
+struct Keeper {
+    pid: LocalPid,
+    keep_on_crash: bool,
+}
+
+impl Keepers {
+    fn add(&mut self, pid: LocalPid, keep_on_crash: bool) -> Result<(), OutOfMemory> {
+        reserve(&mut self.known, 1)?;
+        self.known.push(Keeper { pid, keep_on_crash });
+        self.kept = false;
+        Ok(())
+    }
+
+    /// Returns whether the table must close.
+    fn remove(&mut self, pid: LocalPid, is_crash: bool) -> bool {
+        let keeper = self.known.iter().position(|keeper| keeper.pid == pid);
+        let keeper = keeper.map(|index| self.known.swap_remove(index));
+        self.kept |=
+            self.known.is_empty() && keeper.is_some_and(|keeper| is_crash && keeper.keep_on_crash);
+        self.known.is_empty() && !self.kept
+    }
+
+    /// Whether the next manager adopts the table. Otherwise it is closed once the deaths are reported.
+    fn is_kept(&self, env: Env<'_>) -> bool {
+        let keeps = |keeper: &Keeper| keeper.keep_on_crash || keeper.pid.is_alive(env);
+        self.kept || self.known.iter().any(keeps)
+    }
 }
 
 /// All incarnations. A closed one is dismantled on a normal scheduler, where the VM removes the monitors before it runs
@@ -93,25 +135,54 @@ impl Resource for HolderWatch {
 }
 
 #[rustler::resource_impl]
-impl Resource for ManagerWatch {
-    fn down<'a>(&'a self, env: Env<'a>, _: LocalPid, _: Monitor) {
-        if !self.keeps.load(Ordering::Relaxed) {
-            repeat_after_panic(|| self.gate.close(|open| open.end_waits(env)));
-        }
+impl Resource for KeeperWatch {
+    fn down<'a>(&'a self, env: Env<'a>, pid: LocalPid, _: Monitor) {
+        repeat_after_panic(|| {
+            let is_last = |open: &Incarnation| open.keepers.lock().remove(pid, true);
+            self.gate.close_if(is_last, |open| open.end_waits(env));
+        });
     }
 }
 
-impl ManagerWatch {
-    /// Changes the options of the open table. With `keep` it stays open if the manager dies. Relaxed: the VM reports
-    /// the death after this call.
-    pub(crate) fn configure(&self, max_per: OwnedBinary, keep: bool, max_waiting: usize) {
+impl KeeperWatch {
+    /// To be called by a keeper that shuts down cleanly. Returns whether the table must close.
+    pub(crate) fn leave(&self, env: Env<'_>) -> bool {
+        let mut is_last = false;
+        let decide = |open: &Incarnation| {
+            is_last = open.keepers.lock().remove(env.pid(), false);
+            false
+        };
+        self.gate.close_if(decide, |_| ());
+        is_last
+    }
+
+    /// Changes the options of the open table.
+    pub(crate) fn configure(&self, max_per: OwnedBinary, max_waiting: usize) {
         inject::panic();
-        self.keeps.store(keep, Ordering::Relaxed);
-        self.gate.keep(keep);
         if let Some(open) = self.gate.incarnation(&pin()) {
             *open.max_per.lock() = max_per;
             open.table.set_max_waiting(max_waiting);
         }
+    }
+
+    /// Makes the calling process, which has this handle, the manager. Returns `None` as [`open`] does, and whether the
+    /// table is still open.
+    pub(crate) fn adopt(
+        &self,
+        env: Env<'_>,
+        max_per: OwnedBinary,
+        max_waiting: usize,
+    ) -> Option<bool> {
+        let pin = pin();
+        let Some(open) = self.gate.incarnation(&pin) else {
+            return Some(false);
+        };
+        if !open.has_ended_waits(env) {
+            return None;
+        }
+        self.configure(max_per, max_waiting);
+        open.table.reopen();
+        Some(true)
     }
 }
 
@@ -177,6 +248,11 @@ impl Incarnation {
         pid.is_alive(env) && HolderWatch::watch(watch, env, pid).is_ok()
     }
 
+    /// The previous manager may have died while it closed the table. The waits that it has left end in steps.
+    fn has_ended_waits(&self, env: Env<'_>) -> bool {
+        !self.table.is_closing() || self.table.close(WAITERS_PER_STEP, CallEnv::from_env(env))
+    }
+
     /// Tells all waiting processes that the table closes.
     pub(crate) fn end_waits(&self, env: Env<'_>) {
         // After a panic (a bug), tries once more. The waiters that are left wait until their timeouts.
@@ -203,9 +279,8 @@ pub(crate) fn with_table<T>(
     Ok(answer?)
 }
 
-/// Returns the calling process's handle on a table to manage. That is a kept table if there is one and `keep` is set
-/// (I4). Otherwise it is an empty one for `processes`, and the previous table is closed. With `keep` the table stays
-/// open if the manager crashes.
+/// Returns the calling process's handle on a table to manage. That is the open table, if it is kept. Otherwise it is an
+/// empty one for `processes`, and the previous table is closed.
 ///
 /// Returns `None` if it has only ended a piece of the waits for a table that closes: call it again. They end while
 /// callers still find that table, so a request that one of them cancels is found (W3).
@@ -213,32 +288,32 @@ pub(crate) fn open(
     env: Env<'_>,
     processes: usize,
     max_per: OwnedBinary,
-    keep: bool,
+    keep_on_crash: bool,
     max_waiting: usize,
-) -> Result<Option<ResourceArc<ManagerWatch>>, CallError> {
+) -> Result<Option<ResourceArc<KeeperWatch>>, CallError> {
     static SERIALS: AtomicU64 = AtomicU64::new(1);
-    let opening = INCARNATIONS.opening(keep)?;
-    if let Some((gate, open)) = opening.adopted() {
-        // The previous manager may have died while it closed the table. The waits that it has left end now.
-        let table = &open.table;
-        if table.is_closing() && !table.close(WAITERS_PER_STEP, CallEnv::from_env(env)) {
+    let opening = INCARNATIONS.opening()?;
+    if let Some((gate, open)) = kept(&opening, env) {
+        if !open.has_ended_waits(env) {
             return Ok(None);
         }
-        let handle = watch_manager(env, gate, keep)?;
-        inject::panic();
-        handle.configure(max_per, keep, max_waiting);
-        table.reopen();
+        let handle = keep(env, gate, &open.keepers, keep_on_crash)?;
+        handle.configure(max_per, max_waiting);
+        open.table.reopen();
         return Ok(Some(handle));
     }
-    let replaced = opening.replaced();
+    let replaced = opening.current().map(|(_, open)| open);
     if replaced.is_some_and(|open| !open.table.close(WAITERS_PER_STEP, CallEnv::from_env(env))) {
         return Ok(None);
     }
     let unless_open = replaced.map(Reopen);
     let table = Table::new(processes)?;
     table.set_max_waiting(max_waiting);
+    // Until the manager advances it.
+    table.advance_clock(now_us());
     let watches = HolderWatch::all(&opening.gate())?;
-    let handle = watch_manager(env, opening.gate(), keep)?;
+    let keepers = Mutex::default();
+    let handle = keep(env, opening.gate(), &keepers, keep_on_crash)?;
     inject::panic();
     // From here on nothing can fail or panic: the old table is closed and the new one opened in one step.
     mem::forget(unless_open);
@@ -246,11 +321,36 @@ pub(crate) fn open(
         table,
         proxies: Proxies::default(),
         serial: SERIALS.fetch_add(1, Ordering::Relaxed),
+        keepers,
         max_per: Mutex::new(max_per),
         watches,
     };
     opening.open(incarnation);
     Ok(Some(handle))
+}
+
+/// Returns the calling process's handle on the open table, which it keeps open as a standby. Returns `None` if there is
+/// no table to keep: the manager opens or closes it.
+pub(crate) fn join(
+    env: Env<'_>,
+    keep_on_crash: bool,
+) -> Result<Option<ResourceArc<KeeperWatch>>, CallError> {
+    let opening = INCARNATIONS.opening()?;
+    let Some((gate, open)) = kept(&opening, env).filter(|(_, open)| !open.table.is_closing())
+    else {
+        return Ok(None);
+    };
+    Ok(Some(keep(env, gate, &open.keepers, keep_on_crash)?))
+}
+
+/// The open table, if it has a keeper that lives, or is kept without one.
+fn kept<'a>(
+    opening: &'a Opening<Incarnation>,
+    env: Env<'_>,
+) -> Option<(Gate<Incarnation>, &'a Incarnation)> {
+    opening
+        .current()
+        .filter(|(_, open)| open.keepers.lock().is_kept(env))
 }
 
 /// An open table whose waits have ended. On drop, requests can wait for it again: the next table could not be opened.
@@ -262,16 +362,16 @@ impl Drop for Reopen<'_> {
     }
 }
 
-/// A handle for the calling process, to which the VM reports that process's death.
-fn watch_manager(
+/// A handle for the calling process, which becomes a keeper. The VM reports its death to the handle.
+fn keep(
     env: Env<'_>,
     gate: Gate<Incarnation>,
-    keep: bool,
-) -> Result<ResourceArc<ManagerWatch>, CallError> {
-    let handle = ResourceArc::new(ManagerWatch {
-        gate,
-        keeps: AtomicBool::new(keep),
-    });
+    keepers: &Mutex<Keepers>,
+    keep_on_crash: bool,
+) -> Result<ResourceArc<KeeperWatch>, CallError> {
+    let handle = ResourceArc::new(KeeperWatch { gate });
     enif::monitor(env, &handle, env.pid()).ok_or(CallError::NotWatched)?;
+    inject::panic();
+    keepers.lock().add(env.pid(), keep_on_crash)?;
     Ok(handle)
 }

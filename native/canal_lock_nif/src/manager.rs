@@ -3,7 +3,7 @@
 
 use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
-use crate::incarnation::{self, with_table, ManagerWatch, INCARNATIONS, WAITERS_PER_STEP};
+use crate::incarnation::{self, with_table, KeeperWatch, INCARNATIONS, WAITERS_PER_STEP};
 use crate::{caller::Caller, error::CallError, key::interned};
 use permit_table::{inject, pin, Progress};
 use rustler::schedule::consume_timeslice;
@@ -23,7 +23,7 @@ const PERCENT_TO_DISMANTLE: i32 = 100;
 const PERCENT_TO_END_WAITS: i32 = 25;
 
 mod atoms {
-    rustler::atoms! { done, more, none, ok, waiting }
+    rustler::atoms! { closed, done, last, more, none, ok, others, waiting }
 }
 
 /// `open(ProcessLimit, MaxPer, Keep, MaxWaiting) -> Handle | more`: a table for the caller to manage. `more`: it has
@@ -46,23 +46,65 @@ fn open<'a>(
     Ok(answer)
 }
 
-/// `configure(Handle, MaxPer, Keep, MaxWaiting) -> ok`: changes these options of the table.
+/// `join(KeepOnCrash) -> Handle | none`: makes the caller a standby, which keeps the table open.
 #[rustler::nif]
-fn configure(
-    handle: ResourceArc<ManagerWatch>,
+fn join(env: Env, keep_on_crash: bool) -> NifResult<Term> {
+    let handle = incarnation::join(env, keep_on_crash)?;
+    Ok(handle.map_or_else(|| atoms::none().encode(env), |handle| handle.encode(env)))
+}
+
+/// `adopt(Handle, MaxPer, MaxWaiting) -> ok | closed | more`: makes a standby the manager. `more`: as of `open`.
+#[rustler::nif]
+fn adopt(
+    env: Env,
+    handle: ResourceArc<KeeperWatch>,
     max_per: Term,
-    keep: bool,
     max_waiting: usize,
 ) -> NifResult<Atom> {
     let max_per = enif::external_format(max_per).map_err(CallError::from)?;
-    handle.configure(max_per, keep, max_waiting);
+    Ok(match handle.adopt(env, max_per, max_waiting) {
+        None => {
+            consume_timeslice(env, PERCENT_TO_END_WAITS);
+            atoms::more()
+        }
+        Some(true) => atoms::ok(),
+        Some(false) => atoms::closed(),
+    })
+}
+
+/// `is_open(Handle) -> boolean()`
+#[rustler::nif]
+fn is_open(handle: ResourceArc<KeeperWatch>) -> bool {
+    inject::panic();
+    handle.gate.incarnation(&pin()).is_some()
+}
+
+/// `leave(Handle) -> last | others`: the caller shuts down cleanly. `last`: it must close the table.
+#[rustler::nif]
+fn leave(env: Env, handle: ResourceArc<KeeperWatch>) -> Atom {
+    if handle.leave(env) {
+        atoms::last()
+    } else {
+        atoms::others()
+    }
+}
+
+/// `configure(Handle, MaxPer, MaxWaiting) -> ok`: changes these options of the table.
+#[rustler::nif]
+fn configure(
+    handle: ResourceArc<KeeperWatch>,
+    max_per: Term,
+    max_waiting: usize,
+) -> NifResult<Atom> {
+    let max_per = enif::external_format(max_per).map_err(CallError::from)?;
+    handle.configure(max_per, max_waiting);
     Ok(atoms::ok())
 }
 
 /// `end_waits(Handle) -> more | done`: tells a piece of the waiting processes that the table closes. From then on none
 /// starts to wait.
 #[rustler::nif]
-fn end_waits(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
+fn end_waits(env: Env, handle: ResourceArc<KeeperWatch>) -> Atom {
     let pin = pin();
     let open = handle.gate.incarnation(&pin);
     let call = CallEnv::from_env(env);
@@ -77,7 +119,7 @@ fn end_waits(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
 
 /// `close(Handle) -> ok`: the table, and all waits that [`end_waits`] has not ended.
 #[rustler::nif]
-fn close(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
+fn close(env: Env, handle: ResourceArc<KeeperWatch>) -> Atom {
     handle.gate.close(|open| open.end_waits(env));
     atoms::ok()
 }
@@ -85,7 +127,7 @@ fn close(env: Env, handle: ResourceArc<ManagerWatch>) -> Atom {
 /// `sweep_step(Handle, Units) -> more | waiting | done`: checks or frees about this many keys, and reports the time to
 /// the VM.
 #[rustler::nif]
-fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom {
+fn sweep_step(env: Env, handle: ResourceArc<KeeperWatch>, units: usize) -> Atom {
     let pin = pin();
     let open = handle.gate.incarnation(&pin);
     let (progress, spent) = open.map_or((Progress::Done, 0), |open| open.table.sweep_step(units));
@@ -96,7 +138,7 @@ fn sweep_step(env: Env, handle: ResourceArc<ManagerWatch>, units: usize) -> Atom
 
 /// `advance_clock(Handle, Interval_ms) -> ok`: the next call follows after the interval.
 #[rustler::nif]
-fn advance_clock(handle: ResourceArc<ManagerWatch>, interval_ms: u64) -> Atom {
+fn advance_clock(handle: ResourceArc<KeeperWatch>, interval_ms: u64) -> Atom {
     inject::panic();
     let pin = pin();
     if let Some(open) = handle.gate.incarnation(&pin) {
@@ -109,7 +151,7 @@ fn advance_clock(handle: ResourceArc<ManagerWatch>, interval_ms: u64) -> Atom {
 
 /// `take_longest_wait(Handle) -> Wait_us`: `longest_wait_us`, which begins at 0 again.
 #[rustler::nif]
-fn take_longest_wait(handle: ResourceArc<ManagerWatch>) -> u64 {
+fn take_longest_wait(handle: ResourceArc<KeeperWatch>) -> u64 {
     inject::panic();
     let pin = pin();
     let open = handle.gate.incarnation(&pin);

@@ -24,9 +24,9 @@
 //!   have no effect outside it. It is freed when no thread is inside by a pin that is older than the stamp, which is
 //!   given after both pointers are removed (`epochs.rs`).
 //! - **I3** A call through the gate of a closed incarnation finds nothing and changes nothing.
-//! - **I4** A process that opens an incarnation to be kept adopts the open one instead, with the same gate, if that is
-//!   kept. Otherwise it opens a new one, which closes it. The process whose incarnation it is decides whether it is
-//!   kept, and whether its death closes it.
+//! - **I4** A process that opens finds the open incarnation. It adopts it, with the same gate, or replaces it. A
+//!   decision to close and the closing are one step, so no process adopts an incarnation that another one has decided
+//!   to close.
 //! - **I5** Opening, closing and freeing hold the lock on `closed`. From opening to closing, the list has reserved
 //!   memory for each open incarnation, so closing cannot fail.
 //!
@@ -38,9 +38,7 @@
 
 use crate::epochs::{pin, quiet_before, stamp, Pin};
 use crate::memory::{reserve, OutOfMemory};
-use crate::sync::{
-    const_unless_loom, ordering, Arc, AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering,
-};
+use crate::sync::{const_unless_loom, ordering, Arc, AtomicPtr, Mutex, MutexGuard, Ordering};
 use crate::{inject, sweep::Progress};
 use std::{panic::RefUnwindSafe, ptr};
 
@@ -69,12 +67,12 @@ pub trait Dismantle: Send + Sync + 'static {
 /// static STORES: Incarnations<Store> = Incarnations::new();
 /// let number = || STORES.current(&pin()).map(|store| store.0);
 ///
-/// let opening = STORES.opening(false)?;
+/// let opening = STORES.opening()?;
 /// let first = opening.gate();
 /// opening.open(Store(1));
 /// assert_eq!(number(), Some(1));
 ///
-/// let opening = STORES.opening(false)?;
+/// let opening = STORES.opening()?;
 /// let second = opening.gate();
 /// opening.open(Store(2));
 /// first.close(|_| ());
@@ -98,8 +96,6 @@ pub struct Incarnations<T: 'static> {
 
 struct Incarnation<T: 'static> {
     gate: Gate<T>,
-    /// The next process may adopt it (I4). Relaxed: that process has seen the death of the one that wrote it.
-    kept: AtomicBool,
     opened: T,
 }
 
@@ -124,7 +120,6 @@ struct Target<T: 'static> {
 /// The right to open. While it exists, no other thread opens, closes or frees.
 pub struct Opening<T: 'static> {
     closed: MutexGuard<'static, Vec<Closed<T>>>,
-    keep: bool,
     gate: Gate<T>,
 }
 
@@ -150,11 +145,11 @@ impl<T: Dismantle> Incarnations<T> {
         open.map(|open| &open.opened)
     }
 
-    /// The right to open an incarnation, which is kept or not (I4).
+    /// The right to open an incarnation.
     ///
     /// # Errors
     /// [`OutOfMemory`]: nothing has changed.
-    pub fn opening(&'static self, keep: bool) -> Result<Opening<T>, OutOfMemory> {
+    pub fn opening(&'static self) -> Result<Opening<T>, OutOfMemory> {
         let mut closed = self.closed.lock();
         // One for the open incarnation, and one for the next (I5).
         reserve(&mut closed, 2)?;
@@ -162,7 +157,7 @@ impl<T: Dismantle> Incarnations<T> {
             incarnations: self,
             open: AtomicPtr::new(ptr::null_mut()),
         }));
-        Ok(Opening { closed, keep, gate })
+        Ok(Opening { closed, gate })
     }
 
     /// Frees a part of the oldest closed incarnation. [`Incarnations::drop_emptied`] frees the rest.
@@ -215,27 +210,13 @@ impl<T: Dismantle> Default for Incarnations<T> {
 }
 
 impl<T: Dismantle> Opening<T> {
-    /// The open incarnation and its gate, if both it and the next one are kept. Then the caller adopts it instead of
-    /// opening a new one (I4).
-    pub fn adopted(&self) -> Option<(Gate<T>, &T)> {
-        let open = self
-            .current()
-            .filter(|open| self.keep && open.kept.load(Ordering::Relaxed))?;
-        Some((open.gate.clone(), &open.opened))
-    }
-
-    /// The open incarnation that [`Opening::open`] closes. Callers find it until then.
-    pub fn replaced(&self) -> Option<&T> {
-        let open = self
-            .current()
-            .filter(|open| !(self.keep && open.kept.load(Ordering::Relaxed)))?;
-        Some(&open.opened)
-    }
-
-    fn current(&self) -> Option<&Incarnation<T>> {
+    /// The open incarnation and its gate, to be adopted (I4). Otherwise [`Opening::open`] closes it, and callers find
+    /// it until then.
+    pub fn current(&self) -> Option<(Gate<T>, &T)> {
         let current = &self.gate.0.incarnations.current;
         // SAFETY: a thread that removes it from there holds the lock, and this thread has the lock (I5).
-        unsafe { current.load(Ordering::Acquire).as_ref() }
+        let open = unsafe { current.load(Ordering::Acquire).as_ref() }?;
+        Some((open.gate.clone(), &open.opened))
     }
 
     /// The gate of the incarnation that will be opened. It leads nowhere before that.
@@ -243,12 +224,11 @@ impl<T: Dismantle> Opening<T> {
         self.gate.clone()
     }
 
-    /// Opens an incarnation, and closes the previous one ([`Opening::replaced`]).
+    /// Opens an incarnation, and closes the previous one.
     pub fn open(mut self, opened: T) {
         let target = self.gate.0.clone();
         let incarnation = Arc::new(Incarnation {
             gate: self.gate,
-            kept: AtomicBool::new(self.keep),
             opened,
         });
         let fresh = Arc::into_raw(incarnation).cast_mut();
@@ -273,15 +253,16 @@ impl<T: Dismantle> Gate<T> {
     /// Closes the incarnation, if it is still open. `before_close` is called while callers still find it. It must not
     /// panic.
     pub fn close(&self, before_close: impl FnOnce(&T)) {
-        let mut closed = self.0.incarnations.closed.lock();
-        inject::panic();
-        self.0.close(&mut closed, before_close);
+        self.close_if(|_| true, before_close);
     }
 
-    /// Sets whether the incarnation is kept, if it is still open (I4).
-    pub fn keep(&self, keep: bool) {
-        if let Some(open) = self.0.incarnation(&pin()) {
-            open.kept.store(keep, Ordering::Relaxed);
+    /// Closes the incarnation, if it is still open and `decide` returns true. No process opens, adopts or closes it
+    /// between both (I4).
+    pub fn close_if(&self, decide: impl FnOnce(&T) -> bool, before_close: impl FnOnce(&T)) {
+        let mut closed = self.0.incarnations.closed.lock();
+        inject::panic();
+        if self.incarnation(&pin()).is_some_and(decide) {
+            self.0.close(&mut closed, before_close);
         }
     }
 }
@@ -340,14 +321,14 @@ mod tests {
     fn i5_closing_needs_no_allocation() {
         static OWN: Incarnations<Nothing> = Incarnations::new();
         for closed in 0..20 {
-            let opening = OWN.opening(false).unwrap();
+            let opening = OWN.opening().unwrap();
             opening.open(Nothing);
             let list = OWN.closed.lock();
             assert_eq!(list.len(), closed);
             assert!(list.capacity() > closed, "no memory for the open one");
         }
         // valgrind would report the last one as lost: while it is open, `OWN` has no pointer to its beginning.
-        let last = OWN.opening(false).unwrap();
+        let last = OWN.opening().unwrap();
         let gate = last.gate();
         last.open(Nothing);
         gate.close(|_| ());

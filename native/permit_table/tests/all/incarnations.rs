@@ -39,8 +39,8 @@ impl Fixture {
         }
     }
 
-    fn open(&self, number: u64, keep: bool) -> Gate<Content> {
-        let opening = self.incarnations.opening(keep).unwrap();
+    fn open(&self, number: u64) -> Gate<Content> {
+        let opening = self.incarnations.opening().unwrap();
         let gate = opening.gate();
         assert!(gate.incarnation(&pin()).is_none(), "not open yet");
         self.alive.fetch_add(1, Ordering::Relaxed);
@@ -55,14 +55,6 @@ impl Fixture {
 
     fn current(&self) -> Option<u64> {
         self.incarnations.current(&pin()).map(|open| open.number)
-    }
-
-    /// Whether an opening with this `keep` adopts nothing. It then replaces the open incarnation, which callers find
-    /// until the next one is open.
-    fn adopts_nothing(&self, keep: bool) -> bool {
-        let opening = self.incarnations.opening(keep).unwrap();
-        let replaced = opening.replaced().map(|open| open.number);
-        opening.adopted().is_none() && replaced == self.current()
     }
 
     fn step(&self) -> Progress {
@@ -100,10 +92,10 @@ fn i2_open_closes_the_previous() {
     static OWN: Incarnations<Content> = Incarnations::new();
     let fixture = Fixture::new(&OWN);
     assert_eq!(fixture.current(), None);
-    let first = fixture.open(1, false);
+    let first = fixture.open(1);
     assert_eq!((fixture.current(), reached_by(&first)), (Some(1), Some(1)));
     fixture.assert_freed_in(0, 1);
-    let second = fixture.open(2, false);
+    let second = fixture.open(2);
     assert_eq!((fixture.current(), reached_by(&second)), (Some(2), Some(2)));
     assert_eq!(reached_by(&first), None);
     fixture.assert_freed_in(3, 1);
@@ -117,11 +109,11 @@ fn i2_open_closes_the_previous() {
 fn p10_late_close_or_death_leaves_the_next_open() {
     static OWN: Incarnations<Content> = Incarnations::new();
     let fixture = Fixture::new(&OWN);
-    let first = fixture.open(1, false);
-    let second = fixture.open(2, false);
+    let first = fixture.open(1);
+    let second = fixture.open(2);
     for _ in 0..2 {
         first.close(|_| ());
-        first.keep(true);
+        first.close_if(|_| unreachable!(), |_| ());
     }
     assert_eq!((fixture.current(), reached_by(&second)), (Some(2), Some(2)));
     second.close(|_| ());
@@ -130,38 +122,27 @@ fn p10_late_close_or_death_leaves_the_next_open() {
 }
 
 #[test]
-fn i4_kept_incarnation_is_adopted() {
+fn i4_the_open_incarnation_is_adopted_or_replaced() {
     static OWN: Incarnations<Content> = Incarnations::new();
     let fixture = Fixture::new(&OWN);
-    let plain = fixture.open(1, false);
-    assert!(fixture.adopts_nothing(true));
-    plain.close(|_| ());
-    assert!(fixture.adopts_nothing(true));
-
-    let kept = fixture.open(2, true);
-    assert!(
-        fixture.adopts_nothing(false),
-        "only an opening that keeps adopts"
-    );
-    let opening = fixture.incarnations.opening(true).unwrap();
-    let (gate, adopted) = opening.adopted().unwrap();
-    assert_eq!((adopted.number, reached_by(&gate)), (2, Some(2)));
-    assert!(opening.replaced().is_none());
+    assert!(OWN.opening().unwrap().current().is_none());
+    let first = fixture.open(1);
+    first.close_if(|open| open.number != 1, |_| ());
+    let opening = OWN.opening().unwrap();
+    let (gate, adopted) = opening.current().unwrap();
+    assert_eq!((adopted.number, reached_by(&gate)), (1, Some(1)));
     drop(opening);
-    gate.keep(false);
-    assert!(fixture.adopts_nothing(true));
-    gate.keep(true);
-    assert!(!fixture.adopts_nothing(true));
-    gate.close(|_| ());
-    assert_eq!((fixture.current(), reached_by(&kept)), (None, None));
-    fixture.assert_freed_in(6, 0);
+    assert_eq!((fixture.current(), reached_by(&first)), (Some(1), Some(1)));
+    gate.close_if(|open| open.number == 1, |_| ());
+    assert_eq!((fixture.current(), reached_by(&first)), (None, None));
+    fixture.assert_freed_in(3, 0);
 }
 
 #[test]
 fn i2_nothing_is_freed_while_a_thread_is_inside() {
     static OWN: Incarnations<Content> = Incarnations::new();
     let fixture = Fixture::new(&OWN);
-    let gate = fixture.open(1, false);
+    let gate = fixture.open(1);
     let inside = pin();
     let found = fixture.incarnations.current(&inside).unwrap();
     gate.close(|_| ());
@@ -184,12 +165,12 @@ fn closed_tables_are_dropped_in_order_without_the_lock() {
     impl Drop for Numbered {
         fn drop(&mut self) {
             // Other threads can open during a long drop. If they could not, this would block forever.
-            drop(OWN.opening(false).unwrap());
+            drop(OWN.opening().unwrap());
             DROPPED.lock().unwrap().push(self.0);
         }
     }
     let gates = [1, 2, 3, 4, 5].map(|number| {
-        let opening = OWN.opening(false).unwrap();
+        let opening = OWN.opening().unwrap();
         let gate = opening.gate();
         opening.open(Numbered(number));
         gate

@@ -45,8 +45,8 @@ loom::lazy_static! {
 }
 
 /// Opens the incarnation with this number, which closes the previous one.
-fn open(number: u64, keep: bool) -> Gate<Opened> {
-    let opening = INCARNATIONS.opening(keep).unwrap();
+fn open(number: u64) -> Gate<Opened> {
+    let opening = INCARNATIONS.opening().unwrap();
     let gate = opening.gate();
     opening.open(Opened::new(number, &gate));
     gate
@@ -105,7 +105,7 @@ fn with_watched(gate: &Gate<Opened>, death: impl FnOnce(&Opened)) {
 #[test]
 fn i2_close_and_free_during_a_call() {
     model(2, 5, |first| {
-        let gate = open(1, false);
+        let gate = open(1);
         let call = || {
             with_current(|_, open| {
                 assert_eq!(open.number(), 1);
@@ -122,7 +122,7 @@ fn i2_close_and_free_during_a_call() {
 #[test]
 fn i2_two_close_at_once() {
     model(2, 5, |first| {
-        let gate = open(1, false);
+        let gate = open(1);
         let other = gate.clone();
         let close = |gate: Gate<Opened>| {
             move || {
@@ -139,7 +139,7 @@ fn i2_two_close_at_once() {
 #[test]
 fn i2_two_open_at_once() {
     model(2, 5, |first| {
-        let (one, other) = run(first, || open(1, false), || open(2, false));
+        let (one, other) = run(first, || open(1), || open(2));
         let is_open = |gate: &Gate<Opened>| {
             let pin = pin();
             gate.incarnation(&pin).map(Opened::number)
@@ -160,7 +160,7 @@ fn i2_two_open_at_once() {
 #[test]
 fn i1_late_death_while_the_next_table_opens() {
     model(2, 5, |first| {
-        let old = open(1, false);
+        let old = open(1);
         let watch = old.clone();
         let report = move || {
             with_watched(&watch, |watched| {
@@ -169,7 +169,7 @@ fn i1_late_death_while_the_next_table_opens() {
             });
         };
         let (_, new) = run(first, report, || {
-            let gate = open(2, false);
+            let gate = open(2);
             let pin = pin();
             let open = INCARNATIONS.current(&pin).expect("just opened");
             assert_eq!(acquire(&open.table, holder(0), 1, 1), Some(1));
@@ -198,7 +198,7 @@ fn i1_death_right_after_open() {
             }
             assert_eq!(count(&open.table, 1), 0);
         };
-        let (gate, ()) = run(first, || open(1, false), move || with_current(call));
+        let (gate, ()) = run(first, || open(1), move || with_current(call));
         gate.close(|_| ());
         dismantle();
     });
@@ -207,7 +207,7 @@ fn i1_death_right_after_open() {
 #[test]
 fn i3_late_death_during_close_changes_nothing() {
     model(2, 5, |first| {
-        let gate = open(1, false);
+        let gate = open(1);
         let watch = gate.clone();
         let report = move || with_watched(&watch, |watched| assert_eq!(watched.number(), 1));
         run(first, report, move || {
