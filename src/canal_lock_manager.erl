@@ -220,14 +220,14 @@ with_defaults(Options) ->
     Merged = #{max_waiting := MaxWaiting} = maps:merge(?DEFAULTS, Options),
     Merged#{max_waiting := min(MaxWaiting, ?NO_LIMIT)}.
 
-
 %% Options that no earlier start has given come into force. Others stay as they are, with a warning.
 join(Standby, Given, Starter, State = #state{handle = Handle, options = InForce, standbys = Standbys}) ->
     Ignored = maps:filter(fun(Option, Value) -> maps:get(Option, InForce, Value) =/= Value end, Given),
     Report = #{what => options_ignored, ignored => Ignored, in_force => InForce, starter => Starter},
     _ = [canal_lock_reports:warn(Report) || Ignored =/= #{}],
     Options = maps:merge(Given, InForce),
-    _ = [Other ! {canal_lock, options, Options} || Other <- maps:values(Standbys)],
+    %% To the new one, too: it may have stopped waiting for the answer.
+    _ = [Each ! {canal_lock, options, Options} || Each <- [Standby | maps:values(Standbys)]],
     #{max_per := MaxPer, max_waiting := MaxWaiting} = with_defaults(Options),
     ok = canal_lock_nif:configure(Handle, MaxPer, MaxWaiting),
     State#state{options = Options, standbys = Standbys#{monitor(process, Standby) => Standby}}.
@@ -292,12 +292,14 @@ terminate(Reason, #standby{handle = Handle, keep_on_crash = Keep}) ->
     leave(Reason, Handle, Keep).
 
 leave(Reason, Handle, Keep) ->
-    case Keep andalso not canal_lock_exit:is_clean_shutdown(Reason) orelse canal_lock_nif:leave(Handle) of
-        last -> close(Handle);
-        others -> ok;
-        %% A crash, which the native library notices.
-        true -> ok
+    case Keep andalso not canal_lock_exit:is_clean_shutdown(Reason) of
+        %% The native library notices the crash.
+        true -> ok;
+        false -> close_if_last(canal_lock_nif:leave(Handle), Handle)
     end.
+
+close_if_last(last, Handle) -> close(Handle);
+close_if_last(others, _Handle) -> ok.
 
 %% Called by a release handler after it has suspended the manager and loaded new code. Local calls continue.
 code_change(_Old, State, _Extra) ->

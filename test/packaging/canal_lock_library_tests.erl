@@ -125,17 +125,9 @@ in_an_escript() ->
     lacks(Said, <<"Rebuild">>),
     ?assertMatch({match, _}, re:run(run_escript([Script, filename:join(Copy, "ebin")]), "^{{ok,<.*>},{acquired,1}}$")).
 
-%% Without a shell, which would need the paths in its encoding.
 run_escript(Arguments) ->
-    Program = {spawn_executable, filename:join([code:root_dir(), "bin", "escript"])},
-    Port = open_port(Program, [{args, Arguments}, binary, exit_status, stderr_to_stdout]),
-    Receive = fun Receive(Output) ->
-        receive
-            {Port, {data, Data}} -> Receive(<<Output/binary, Data/binary>>);
-            {Port, {exit_status, 0}} -> Output
-        end
-    end,
-    Receive(<<>>).
+    {0, Output} = test_program:run(filename:join([code:root_dir(), "bin", "escript"]), Arguments),
+    Output.
 
 in_use() ->
     Copy = copy("in use", library()),

@@ -518,18 +518,8 @@ elixir() ->
                 "message = fn call -> try do call.() rescue error -> IO.puts(Exception.message(error)) end end\n"
                 "message.(fn -> :canal_lock.acquire(:db, :three, 1) end)\n"
                 "message.(fn -> :canal_lock.count(:db) end)",
-            Text = output(Elixir, ["-pa", filename:dirname(code:which(canal_lock)), "-e", Script]),
+            {0, Text} = test_program:run(Elixir, ["-pa", filename:dirname(code:which(canal_lock)), "-e", Script]),
             Wrong = ["2nd argument: ", must("MaxPer", ?COUNT, three)],
             ?assertNotEqual(nomatch, string:find(Text, Wrong)),
             ?assertNotEqual(nomatch, string:find(Text, ?NOT_STARTED))
-    end.
-
-output(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [{args, Arguments}, binary, exit_status, stderr_to_stdout]),
-    output_of(Port, <<>>).
-
-output_of(Port, Output) ->
-    receive
-        {Port, {data, Data}} -> output_of(Port, <<Output/binary, Data/binary>>);
-        {Port, {exit_status, Status}} when Status =:= 0 -> Output
     end.

@@ -245,18 +245,9 @@ lock_excludes(Path) ->
 in_other_vm(Function, Path) ->
     Ebin = filename:dirname(code:which(canal_lock_quorum_nif)),
     Eval = io_lib:format("ok = canal_lock_quorum_nif:load(), io:format(\"~~p\", [~s(~w)]), halt().", [Function, Path]),
-    {0, Output} = run(filename:join([code:root_dir(), "bin", "erl"]), ["-noshell", "-pa", Ebin, "-eval", Eval]),
-    Output.
-
-run(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [exit_status, {args, Arguments}]),
-    output(Port, []).
-
-output(Port, Output) ->
-    receive
-        {Port, {data, Data}} -> output(Port, [Output | Data]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Output)}
-    end.
+    Erl = filename:join([code:root_dir(), "bin", "erl"]),
+    {0, Output} = test_program:run(Erl, ["-noshell", "-pa", Ebin, "-eval", Eval]),
+    binary_to_list(Output).
 
 %%% The start of a voter
 

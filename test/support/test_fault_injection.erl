@@ -18,17 +18,9 @@ build() ->
     Folder = filename:absname("_build/faults"),
     Script = filename:absname("native/build.escript"),
     Escript = filename:join([code:root_dir(), "bin", "escript"]),
-    Port = open_port({spawn_executable, Escript}, [
-        {args, [Script, "--faults", Folder]}, exit_status, stderr_to_stdout, binary
-    ]),
-    ok = await_exit(Port, []),
-    filename:join(Folder, "canal_lock_nif").
-
-await_exit(Port, Output) ->
-    receive
-        {Port, {data, Data}} -> await_exit(Port, [Output, Data]);
-        {Port, {exit_status, 0}} -> ok;
-        {Port, {exit_status, Status}} -> error({not_built, Status, iolist_to_binary(Output)})
+    case test_program:run(Escript, [Script, "--faults", Folder]) of
+        {0, _} -> filename:join(Folder, "canal_lock_nif");
+        {Status, Output} -> error({not_built, Status, Output})
     end.
 
 %% Calls the function in a new VM, so that only that VM stops if the library crashes it.

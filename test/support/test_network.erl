@@ -36,12 +36,14 @@ possible() ->
 
 try_one(Ip) ->
     Net = ?PREFIX ++ os:getpid() ++ "_try",
-    Made = run(Ip, ["netns", "add", Net]),
-    Ruled = run(Ip, ["-n", Net, "rule", "add", "to", address(1), "blackhole"]),
-    _ = run(Ip, ["netns", "delete", Net]),
+    Made = test_program:run(Ip, ["netns", "add", Net]),
+    Ruled = test_program:run(Ip, ["-n", Net, "rule", "add", "to", address(1), "blackhole"]),
+    _ = test_program:run(Ip, ["netns", "delete", Net]),
     case [Output || {Status, Output} <- [Made, Ruled], Status =/= 0] of
         [] -> true;
-        [Output | _] -> {false, {impossible, "this machine cannot make network namespaces: " ++ string:trim(Output)}}
+        [Output | _] ->
+            Reason = string:trim(binary_to_list(Output)),
+            {false, {impossible, "this machine cannot make network namespaces: " ++ Reason}}
     end.
 
 %% The node arguments of docs/cluster.md that make TCP send unacknowledged data again each second. A system that does
@@ -93,10 +95,10 @@ remove(Net = {_, Count}) ->
 
 %% Removes the namespaces of VMs that were killed. Their names contain the process number of the VM.
 remove_leftovers() ->
-    {0, Listed} = run(os:find_executable("ip"), ["netns", "list"]),
+    {0, Listed} = test_program:run(os:find_executable("ip"), ["netns", "list"]),
     [
         ip(["netns", "delete", ?PREFIX ++ Rest])
-     || Line <- string:lexemes(Listed, "\n"),
+     || Line <- string:lexemes(binary_to_list(Listed), "\n"),
         [?PREFIX ++ Rest | _] <- [string:lexemes(Line, " ")],
         [Owner | _] <- [string:split(Rest, "_")],
         not filelib:is_dir("/proc/" ++ Owner)
@@ -147,17 +149,7 @@ in(Space, Command) ->
     ip(["netns", "exec", Space | Command]).
 
 ip(Arguments) ->
-    case run(os:find_executable("ip"), Arguments) of
+    case test_program:run(os:find_executable("ip"), Arguments) of
         {0, _} -> ok;
         {Status, Output} -> error({ip, Arguments, Status, Output})
-    end.
-
-run(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, hide]),
-    collect(Port, []).
-
-collect(Port, Output) ->
-    receive
-        {Port, {data, More}} -> collect(Port, [Output | More]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Output)}
     end.

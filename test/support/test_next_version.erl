@@ -16,7 +16,7 @@ build() ->
     Ebin = filename:join(Folder, "ebin"),
     Script = filename:absname("native/build.escript"),
     Escript = filename:join([code:root_dir(), "bin", "escript"]),
-    {0, _} = run(Escript, [Script, "--next-version", filename:join(Folder, "priv")]),
+    {0, _} = test_program:run(Escript, [Script, "--next-version", filename:join(Folder, "priv")]),
     Released = filename:dirname(code:which(canal_lock_quorum_config)),
     ok = filelib:ensure_dir(filename:join(Ebin, "file")),
     [{ok, _} = file:copy(File, filename:join(Ebin, filename:basename(File))) || File <- files(Released)],
@@ -26,16 +26,6 @@ build() ->
 
 files(Ebin) ->
     filelib:wildcard(filename:join(Ebin, "*.{beam,app}")).
-
-run(Program, Arguments) ->
-    Port = open_port({spawn_executable, Program}, [{args, Arguments}, exit_status, stderr_to_stdout, binary]),
-    output(Port, []).
-
-output(Port, Output) ->
-    receive
-        {Port, {data, Data}} -> output(Port, [Output, Data]);
-        {Port, {exit_status, Status}} -> {Status, Output}
-    end.
 
 %% A node that has not used canal_lock yet uses this version.
 -spec use(file:filename(), test_nodes:a_node()) -> ok.

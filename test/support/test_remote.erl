@@ -173,7 +173,7 @@ await_requests(Count, There, Server) ->
         process_info(Pid, message_queue_len)
     end).
 
-%% Until this node has so many processes that make calls to other nodes.
+%% Waits until this node has this number of helpers, the processes that make calls to other nodes.
 -spec await_helpers(a_node(), non_neg_integer()) -> ok.
 await_helpers(Node, Count) ->
     await(Node, Count, fun() ->

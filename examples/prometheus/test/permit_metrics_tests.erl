@@ -108,18 +108,7 @@ without_table() ->
     with_server(fun(Url) -> ?assertMatch({ok, {{_, 500, _}, _, _}}, httpc:request(Url)) end).
 
 promtool(Promtool) ->
-    ?assertEqual({0, ""}, run(Promtool ++ " check metrics", text())),
-    ?assertMatch({0, _}, run(Promtool ++ " check config examples/prometheus/prometheus.yml", "")).
-
-%% The exit status of a command with this input, and its output.
-run(Command, Input) ->
     File = "_build/permit_metrics.txt",
-    ok = file:write_file(File, Input),
-    Port = open_port({spawn, "sh -c '" ++ Command ++ " < " ++ File ++ "'"}, [exit_status, stderr_to_stdout]),
-    output(Port, []).
-
-output(Port, Output) ->
-    receive
-        {Port, {data, Data}} -> output(Port, [Output | Data]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Output)}
-    end.
+    ok = file:write_file(File, text()),
+    ?assertEqual({0, <<>>}, test_program:run("/bin/sh", ["-c", "'" ++ Promtool ++ "' check metrics < " ++ File])),
+    ?assertMatch({0, _}, test_program:run(Promtool, ["check", "config", "examples/prometheus/prometheus.yml"])).

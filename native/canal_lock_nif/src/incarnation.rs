@@ -1,4 +1,4 @@
-//! Opens, keeps and closes tables, and watches the manager and the holders of each.
+//! Opens, keeps and closes tables, and watches the keepers and the holders of each.
 //!
 //! ```text
 //!   INCARNATIONS -----------.                          .---- KeeperWatch    down: closes the table after the last one
@@ -11,9 +11,9 @@
 //!
 //! `permit_table` decides how tables follow one another, and what a death that is reported late may access
 //! (`incarnations.rs`, I1 to I5). This file adds what needs the VM: the VM keeps the watches and reports deaths to
-//! them. Each process that keeps the table open, the manager or a
-//! standby, is a *keeper*. The table closes when its last keeper ends, unless that crashes with `keep_on_crash`. A kept
-//! table (I4) needs a manager only to sweep it and to start proxies.
+//! them. Each process that keeps the table open, the manager or a standby, is a *keeper*. The table closes when its
+//! last keeper ends, unless that crashes with `keep_on_crash`. A kept table (I4) needs a manager only to sweep it and
+//! to start proxies.
 
 use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
