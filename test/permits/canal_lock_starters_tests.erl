@@ -5,6 +5,8 @@
 
 -define(STARTERS, 4).
 -define(STORM_ROUNDS, 100).
+-define(LINKED, 2000).
+-define(ROUNDS, 10).
 
 %% For a manager that must not sweep by itself during a test.
 -define(NEVER_MS, 3_600_000).
@@ -18,6 +20,7 @@ starters_test_() ->
             {"P10: however the manager ends, a standby goes on with its table", fun ends/0},
             {"P10: a table without keep_on_crash ends with the last process that keeps it open", fun the_last_ends/0},
             {"P10: the table closes if all plain processes end at once", fun all_end/0},
+            {"P10: the report of an earlier crash comes after the last process has ended", fun late_report/0},
             {"P10: two managers end before a standby takes over", fun two_managers_end/0},
             {"P10: a start that comes before the standby or the supervisor adopts the table", fun early_start/0},
             {"P10: stop/0 after a crash, and before a standby knows of it, ends all", fun stop_after_crash/0},
@@ -163,6 +166,24 @@ all_end() ->
     {acquired, 1} = acquire(),
     ok = test_setup:stop_supervisor(Supervisor),
     ok = test_manager_crash:await_closed().
+
+%% The VM reports a death to links first, so the table gets it late.
+late_report() ->
+    Linked = [test_worker:start() || _ <- lists:seq(1, ?LINKED)],
+    [true = test_worker:order(Process, fun() -> not process_flag(trap_exit, true) end) || Process <- Linked],
+    lists:foreach(fun(_) ->
+        First = start(#{keep_on_crash => true}),
+        [true = test_worker:order(Process, fun() -> link(First) end) || Process <- Linked],
+        exit(First, kill),
+        killed = test_await:exit_reason(First),
+        Last = start(#{}),
+        exit(Last, kill),
+        killed = test_await:exit_reason(Last),
+        ok = test_manager_crash:await_closed(),
+        [killed = test_worker:order(Process, fun() -> test_await:exit_reason(First) end) || Process <- Linked],
+        ok = test_manager_crash:calls_raise()
+    end, lists:seq(1, test_setup:times(?ROUNDS))),
+    ok = test_worker:kill(Linked).
 
 %% The last one is suspended, so it does not know that the others end.
 two_managers_end() ->

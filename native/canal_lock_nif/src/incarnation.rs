@@ -85,8 +85,11 @@ struct Keeper {
 }
 
 impl Keepers {
-    fn add(&mut self, pid: LocalPid, keep_on_crash: bool) -> Result<(), OutOfMemory> {
+    /// The calling process. It outlives the dead ones, so their late reports decide nothing any more.
+    fn add_caller(&mut self, env: Env<'_>, keep_on_crash: bool) -> Result<(), OutOfMemory> {
         reserve(&mut self.known, 1)?;
+        self.known.retain(|keeper| keeper.pid.is_alive(env));
+        let pid = env.pid();
         self.known.push(Keeper { pid, keep_on_crash });
         self.kept = false;
         Ok(())
@@ -372,6 +375,6 @@ fn keep(
     let handle = ResourceArc::new(KeeperWatch { gate });
     enif::monitor(env, &handle, env.pid()).ok_or(CallError::NotWatched)?;
     inject::panic();
-    keepers.lock().add(env.pid(), keep_on_crash)?;
+    keepers.lock().add_caller(env, keep_on_crash)?;
     Ok(handle)
 }
