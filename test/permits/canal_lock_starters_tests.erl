@@ -174,9 +174,11 @@ late_report() ->
     lists:foreach(fun(_) ->
         First = start(#{keep_on_crash => true}),
         [true = test_worker:order(Process, fun() -> link(First) end) || Process <- Linked],
+        {acquired, 1} = acquire(),
         exit(First, kill),
         killed = test_await:exit_reason(First),
         Last = start(#{}),
+        ?assertEqual([{db, 1}], canal_lock:held()),
         exit(Last, kill),
         killed = test_await:exit_reason(Last),
         ok = test_manager_crash:await_closed(),
@@ -252,12 +254,18 @@ stop_after_crash() ->
     test_manager_crash:calls_raise().
 
 no_answer() ->
-    First = start(#{}),
+    First = start(#{sweep_interval_ms => ?NEVER_MS}),
     ok = sys:suspend(First),
     Next = start(#{max_per => 5}),
     ?assertNotEqual(First, Next),
     ok = sys:resume(First),
     test_await:value(5, fun() -> maps:get(max_per, canal_lock:info()) end),
+    %% It learns the options in force, although it has not waited for them.
+    test_await:value(?NEVER_MS, fun() ->
+        {status, _, _, [_, _, _, _, Status]} = sys:get_status(Next),
+        [Interval_ms] = [Shown || {data, [{"State", #{sweep_interval_ms := Shown}}]} <- Status],
+        Interval_ms
+    end),
     ok = canal_lock:stop(),
     test_await:down([First, Next]),
     true = register(canal_lock, self()),
