@@ -75,13 +75,11 @@ mod input;
 mod size;
 
 pub use crate::bounds::{
-    Bound, HIGHEST, LOWEST, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS,
-    MAX_TOKENS,
+    HIGHEST, LOWEST, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
 };
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
 
-use crate::bounds;
 use crate::message::Frame;
 use input::Input;
 use postcard::ser_flavors::Flavor;
@@ -115,7 +113,7 @@ const BATCH: u8 = 0;
 
 /// Encodes `frame`, in the highest version.
 ///
-/// The frame must keep all limits ([`Bound`]). Otherwise the caller has a bug, and no node accepts the bytes.
+/// The frame must keep all limits. Otherwise the caller has a bug, and no node accepts the bytes.
 #[must_use]
 pub fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -166,7 +164,6 @@ pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
             most,
         });
     }
-    bounds::forget_broken();
     let mut deserializer = postcard::Deserializer::from_flavor(Input::new(&bytes[1..]));
     let frame = Frame::deserialize(&mut deserializer);
     #[cfg(feature = "next_version")]
@@ -180,10 +177,7 @@ pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
         Ok(frame) if left == 0 => Ok(frame),
         Ok(_) => Err(FrameError::LeftOver { bytes: left }),
         Err(postcard::Error::DeserializeUnexpectedEnd) => Err(FrameError::CutShort),
-        Err(_) => Err(match bounds::broken() {
-            Some(bound) => FrameError::Bound { bound, at },
-            None => FrameError::Malformed { at },
-        }),
+        Err(_) => Err(FrameError::Malformed { at }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names: the byte strings that locks lock.
 
-use crate::bounds::{self, Bound, Order, MAX_NAME, MAX_NAMES};
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use crate::bounds::{self, Order, MAX_NAME, MAX_NAMES};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Serialize for Name {
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
         let bytes = <&[u8]>::deserialize(deserializer)?;
-        Name::new(bytes).ok_or_else(|| bounds::refuse(Bound::Name))
+        Name::new(bytes).ok_or_else(|| D::Error::custom("a name of a wrong length"))
     }
 }
 
@@ -108,13 +108,14 @@ impl<'de> Visitor<'de> for InOrder {
 
     /// Most locks have one name, which needs no intermediate list.
     fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Names, A::Error> {
-        match bounds::count(&names, MAX_NAMES, Bound::Names)? {
-            1 => names
-                .next_element()?
-                .map(Name::into)
-                .ok_or_else(|| bounds::refuse(Bound::Names)),
-            0 => Err(bounds::refuse(Bound::Names)),
+        match bounds::count(&names, MAX_NAMES)? {
+            1 => names.next_element()?.map(Name::into).ok_or_else(none),
+            0 => Err(none()),
             count => Ok(Names(bounds::list(names, count, Order::Ascending)?.into())),
         }
     }
+}
+
+fn none<E: Error>() -> E {
+    E::custom("a lock of no names")
 }

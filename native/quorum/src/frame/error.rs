@@ -1,6 +1,6 @@
 //! Errors of `decode`.
 
-use crate::bounds::{Bound, HIGHEST, LOWEST};
+use crate::bounds::{HIGHEST, LOWEST};
 use std::error::Error;
 use std::fmt;
 
@@ -26,14 +26,8 @@ pub enum FrameError {
         /// The number of bytes after the frame.
         bytes: usize,
     },
-    /// The frame breaks a limit.
-    Bound {
-        /// The limit.
-        bound: Bound,
-        /// The offset of the first byte that was not read.
-        at: usize,
-    },
-    /// A kind or a flag does not exist, or a number is too large for its field or not in its shortest form.
+    /// A kind or a flag does not exist, a number is too large for its field or not in its shortest form, or a list, a
+    /// name or a fence breaks its limit.
     Malformed {
         /// The offset of the invalid byte, or of the first byte that was not read.
         at: usize,
@@ -54,9 +48,6 @@ impl fmt::Display for FrameError {
             }
             FrameError::CutShort => write!(f, "a truncated frame"),
             FrameError::LeftOver { bytes } => write!(f, "a frame followed by {bytes} more bytes"),
-            FrameError::Bound { bound, at } => {
-                write!(f, "a frame with {bound}, before offset {at}")
-            }
             FrameError::Malformed { at } => {
                 write!(f, "a frame with an invalid byte at or before offset {at}")
             }

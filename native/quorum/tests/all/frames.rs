@@ -5,7 +5,7 @@ use crate::common::judge::{by_postcard, judge};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorum::frame::{decode, encode, encode_into, Bound, FrameError, HIGHEST};
+use quorum::frame::{decode, encode, encode_into, FrameError, HIGHEST};
 use quorum::message::{Fence, Floor, Frame, Known, Lifetime};
 
 /// A way to corrupt a frame.
@@ -106,7 +106,7 @@ proptest! {
     fn a_truncated_frame_is_an_error(frame in frame(), at in any::<Index>()) {
         let bytes = encode(&frame);
         let error = decode(&bytes[..at.index(bytes.len())]).unwrap_err();
-        let short = matches!(error, FrameError::CutShort | FrameError::Bound { bound: Bound::Count, .. });
+        let short = matches!(error, FrameError::CutShort | FrameError::Malformed { .. });
         prop_assert!(short, "{}", error);
     }
 
