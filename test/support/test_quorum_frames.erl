@@ -104,12 +104,12 @@ step({received, Node, {ack, Seq}}, {Unanswered, UnderWay}) ->
 %%% The format. Each function returns what it has read, and the bytes after it.
 
 parse(<<2, 0, Batch/binary>>) ->
-    [_Epoch, _Agent, AfterAgent] = numbers(2, Batch),
-    [Seq, _Stamp, _Clock, _Srtt, <<_Moved, AfterMoved/binary>>] = numbers(4, maybe_session(AfterAgent)),
-    {Ops, <<>>} = list(fun op/1, AfterMoved),
+    {_Agent, AfterAgent} = number(Batch),
+    [Seq, _Stamp, _Clock, _Srtt, AfterSrtt] = numbers(4, maybe_session(AfterAgent)),
+    {Ops, <<>>} = list(fun op/1, AfterSrtt),
     {batch, Seq, Ops};
 parse(<<2, 1, Ack/binary>>) ->
-    [_Epoch, _Clock, <<_State, AfterState/binary>>] = numbers(2, Ack),
+    {_Clock, <<_State, AfterState/binary>>} = number(Ack),
     [_Credit, _Agent, AfterAgent] = numbers(2, AfterState),
     {Seq, _} = number(session(AfterAgent)),
     {ack, Seq};

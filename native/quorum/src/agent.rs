@@ -48,7 +48,7 @@ pub use output::{AgentOutput, AgentSetup, Count, Held, Loss, Path, Refusal, Requ
 use crate::groups::Groups;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
-use crate::message::{Frame, Mode, Name, Names, Op, Token, EPOCH};
+use crate::message::{Frame, Mode, Name, Names, Op, Token};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use locks::{HeldLock, Locks, Released};
@@ -244,11 +244,9 @@ impl Agent {
         self.advance(now);
         match frame {
             _ if !self.setup.members.contains(from) => {}
-            Frame::Ack(ack) if ack.news.epoch == EPOCH && ack.agent == self.setup.lifetime => {
-                self.ack(from, ack)
-            }
-            Frame::Notice(notice) if notice.news.epoch == EPOCH => self.notice(from, notice),
-            Frame::Ack(_) | Frame::Notice(_) | Frame::Batch(_) | Frame::Floor(_) => {}
+            Frame::Ack(ack) if ack.agent == self.setup.lifetime => self.ack(from, ack),
+            Frame::Notice(notice) => self.notice(from, notice),
+            Frame::Ack(_) | Frame::Batch(_) | Frame::Floor(_) => {}
         }
         self.start();
     }

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64;
-//!             an epoch and a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00
+//!             a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00
 //!             after another byte is an error
 //!   signed    the number  2s  for s >= 0,  -2s - 1  for s < 0
 //!   flag      00 or 01
@@ -25,22 +25,21 @@
 //!   priority  number clock, number agent, number token
 //!   reason    00 busy, 01 queued, 02 quarantine, 03 learning, 04 storing, 05 not mine, 06 limit, 07 conflicted
 //!   state     00 voting, 01 quarantined, 02 learning, 03 no store, 04 conflicted
-//!   news      number epoch, number clock, state, number credit
+//!   news      number clock, state, number credit
 //!   session   number (the voter's lifetime), number (the generation)
 //!   known     00 quarantine; 01 told, fence; 02 lost, fence origin
 //!
 //!   frame     02 (the version), then
-//!     00 batch    number epoch, number agent, maybe session, number seq, signed stamp, number clock,
-//!                 number srtt (us), flag moved, list op: at most MAX_OPS
+//!     00 batch    number agent, maybe session, number seq, signed stamp, number clock,
+//!                 number srtt (us), list op: at most MAX_OPS
 //!     01 ack      news, number agent, session, number seq, signed stamp, then
 //!       00 done         list reply: at most MAX_OPS; number digest, tokens revoked
 //!       01 mismatch     maybe session named, list number others: at most MAX_OTHERS
-//!       02 other epoch
 //!     02 notice   news, number voter, number generation, list number hints: at most MAX_HINTS;
 //!                 list (number token, priority, mode) recalls: at most MAX_HINTS; flag speak
 //!     03 floor, then
-//!       00 ask          number epoch, number asker
-//!       01 answer       number epoch, number asker, number voter, number seen, known
+//!       00 ask          number asker
+//!       01 answer       number asker, number voter, number seen, known
 //!
 //!   op                                                       reply
 //!     00 lock     number token, mode, number clock,            00 yes        fence
@@ -86,7 +85,7 @@ use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
 
 /// The most bytes of a batch besides its operations.
-const BATCH_HEAD: usize = 76;
+const BATCH_HEAD: usize = 70;
 
 /// The longest batch, in bytes.
 ///

@@ -17,9 +17,6 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU16;
 
-/// The number of the member list. There is only one list, because members cannot change while nodes run.
-pub const EPOCH: u32 = 0;
-
 /// The lifetime of an agent or a voter, different from those of all other lifetimes. For an agent it is a random
 /// number. For a voter it is the number of its start, the *life*, followed by 32 random bits: see [`Lifetime::new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -240,8 +237,6 @@ pub enum VoterState {
 /// What each answer and notice of a voter says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VoterNews {
-    /// The voter's member list.
-    pub epoch: u32,
     /// The highest clock that the voter has received: see [`Priority`].
     pub clock: u64,
     /// Whether it votes.
@@ -280,8 +275,6 @@ pub enum Reply {
 /// Operations of an agent for a voter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Batch {
-    /// The sender's member list: [`EPOCH`].
-    pub epoch: u32,
     /// The agent's lifetime.
     pub agent: Lifetime,
     /// The agent's current session at the voter; `None` before the first answer.
@@ -294,8 +287,6 @@ pub struct Batch {
     pub clock: u64,
     /// The smoothed time from a batch to its answer, in microseconds, as the agent measured it. 0 before the first.
     pub srtt_us: u32,
-    /// Whether no lock of the agent depends on an earlier member list only. Always `true` in this version.
-    pub moved: bool,
     /// The operations. A heartbeat has none.
     #[serde(deserialize_with = "bounds::ops")]
     pub ops: Vec<Op>,
@@ -342,8 +333,6 @@ pub enum Verdict {
         #[serde(deserialize_with = "bounds::others")]
         others: Vec<Lifetime>,
     },
-    /// The voter has executed nothing, because it has another member list, that of `news`.
-    OtherEpoch,
 }
 
 /// A sum over tokens. Two sides that added and removed the same tokens have the same digest.
@@ -418,15 +407,11 @@ pub struct Notice {
 pub enum Floor {
     /// Asks which lifetime of the sender the receiver knows, and for the receiver's fences.
     Ask {
-        /// The sender's member list.
-        epoch: u32,
         /// The lifetime of the asking voter. The answer repeats it.
         asker: Lifetime,
     },
     /// The answer.
     Answer {
-        /// The sender's member list.
-        epoch: u32,
         /// The lifetime of the asking voter.
         asker: Lifetime,
         /// The lifetime of the answering voter.

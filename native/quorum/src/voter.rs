@@ -47,7 +47,7 @@ use crate::groups::Groups;
 use crate::members::{Member, MemberSet, Members, Node};
 use crate::message::{
     Ack, Batch, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Send, Session,
-    Token, Verdict, VoterNews, VoterState, EPOCH,
+    Token, Verdict, VoterNews, VoterState,
 };
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
@@ -402,9 +402,6 @@ impl Voter {
     fn batch(&mut self, from: Node, batch: Batch) {
         let (agent, named) = (batch.agent, batch.session);
         let head = (agent, batch.seq, batch.stamp);
-        if batch.epoch != EPOCH {
-            return self.acknowledge(from, head, Generation(0), Verdict::OtherEpoch);
-        }
         if let Some(named) = named {
             self.heard_of_me(named.voter);
             if self.is_superseded() {
@@ -496,7 +493,6 @@ impl Voter {
 
     fn news(&self) -> VoterNews {
         VoterNews {
-            epoch: EPOCH,
             clock: self.clock,
             state: self.state(),
             credit: self.credit(),

@@ -49,13 +49,12 @@ pub fn describe(frame: &Frame) -> String {
             let speak = if notice.speak { " speak" } else { "" };
             format!("notice of {from}, {news}: hints {hints} recalls [{recalls}]{speak}")
         }
-        Frame::Floor(Floor::Ask { asker, .. }) => format!("{} asks", voter(*asker)),
+        Frame::Floor(Floor::Ask { asker }) => format!("{} asks", voter(*asker)),
         Frame::Floor(Floor::Answer {
             asker,
             voter: from,
             seen,
             known,
-            ..
         }) => {
             let known = match known {
                 Known::Quarantine => "in quarantine".into(),

@@ -8,7 +8,7 @@ use crate::groups::Quorums;
 use crate::members::{Member, MemberSet};
 use crate::message::{
     Ack, Batch, Digest, Fence, Frame, Lifetime, Mode, Notice, Op, Reply, Send, Session, Token,
-    Verdict, VoterNews, VoterState, EPOCH,
+    Verdict, VoterNews, VoterState,
 };
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
@@ -74,14 +74,12 @@ impl Agent {
             settles,
         });
         let batch = Batch {
-            epoch: EPOCH,
             agent: self.setup.lifetime,
             session,
             seq,
             stamp: self.now,
             clock: self.clock,
             srtt_us: u32::try_from(srtt_us).unwrap_or(u32::MAX),
-            moved: true,
             ops,
         };
         self.out.push(AgentOutput::Send(Send {
@@ -158,7 +156,7 @@ impl Agent {
                     self.begin(member, ack.session, ack.news, others);
                 }
             }
-            Verdict::Mismatch { .. } | Verdict::OtherEpoch => {}
+            Verdict::Mismatch { .. } => {}
             Verdict::Done { .. } if peer.session != Some(ack.session) => {}
             Verdict::Done {
                 replies,

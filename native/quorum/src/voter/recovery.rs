@@ -4,7 +4,7 @@
 use super::learning::Learning;
 use super::{Stage, Voter, VoterOutput};
 use crate::members::{Member, MemberSet};
-use crate::message::{Floor, Frame, Known, Lifetime, EPOCH};
+use crate::message::{Floor, Frame, Known, Lifetime};
 use crate::protocol_bug::ProtocolBug;
 
 impl Voter {
@@ -61,7 +61,6 @@ impl Voter {
 
     fn ask_one(&mut self, member: Member) {
         let ask = Floor::Ask {
-            epoch: EPOCH,
             asker: self.setup.lifetime,
         };
         self.send(member, Frame::Floor(ask));
@@ -70,12 +69,8 @@ impl Voter {
     /// Handles a question or answer of another voter.
     pub(super) fn floor(&mut self, from: Member, floor: Floor) {
         match floor {
-            Floor::Ask {
-                epoch: EPOCH,
-                asker,
-            } => self.asked(from, asker),
+            Floor::Ask { asker } => self.asked(from, asker),
             Floor::Answer {
-                epoch: EPOCH,
                 asker,
                 voter,
                 seen,
@@ -87,7 +82,6 @@ impl Voter {
                     self.answered(from, seen, known);
                 }
             }
-            Floor::Ask { .. } | Floor::Answer { .. } => {}
         }
     }
 
@@ -106,7 +100,6 @@ impl Voter {
             },
         };
         let answer = Floor::Answer {
-            epoch: EPOCH,
             asker,
             voter: self.setup.lifetime,
             seen: self.lives.hear(from, asker),

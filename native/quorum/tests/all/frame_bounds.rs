@@ -154,36 +154,28 @@ fn a_frame_that_is_too_long_is_not_read() {
 #[test]
 fn unknown_kinds_and_long_numbers_are_malformed() {
     let flag = |flag| Raw::notice().number(0).number(0).byte(flag);
-    let epoch = |bytes: &[u8]| [&[2, 2], bytes].concat();
-    let voter = |bytes: &[u8]| [&[2, 2, 0, 0, 0, 0], bytes].concat();
+    let srtt = |bytes: &[u8]| [&[2, 0, 7, 0, 1, 0, 0], bytes].concat();
+    let voter = |bytes: &[u8]| [&[2, 2, 0, 0, 0], bytes].concat();
     let wrong = [
         ("frame", vec![2, 4], 2),
-        ("operation", Raw::op(8).0, 12),
-        ("reply", Raw::reply(5).0, 14),
-        ("reason", Raw::reply(1).byte(8).0, 15),
-        ("state", vec![2, 2, 0, 0, 5], 5),
-        ("flag", flag(2).0, 11),
-        ("maybe", vec![2, 0, 0, 7, 2], 5),
-        (
-            "epoch of 33 bits",
-            epoch(&[0xff, 0xff, 0xff, 0xff, 0x1f]),
-            7,
-        ),
-        (
-            "epoch of 35 bits",
-            epoch(&[0xff, 0xff, 0xff, 0xff, 0xff]),
-            7,
-        ),
+        ("operation", Raw::op(8).0, 10),
+        ("reply", Raw::reply(5).0, 13),
+        ("reason", Raw::reply(1).byte(8).0, 14),
+        ("state", vec![2, 2, 0, 5], 4),
+        ("flag", flag(2).0, 10),
+        ("maybe", vec![2, 0, 7, 2], 4),
+        ("time of 33 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0x1f]), 12),
+        ("time of 35 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0xff]), 12),
         (
             "voter of 65 bits",
             voter(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 3]),
-            16,
+            15,
         ),
         ("longer kind", vec![2, 0x80, 0], 2),
-        ("longer epoch", epoch(&[0x80, 0, 8, 0, 0]), 3),
-        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 8),
-        ("longer count", voter(&[8, 1, 0x80, 0, 0]), 9),
-        ("longer hint", voter(&[8, 1, 1, 0x81, 0, 0, 0]), 10),
+        ("longer time", srtt(&[0x80, 0, 0]), 8),
+        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 7),
+        ("longer count", voter(&[8, 1, 0x80, 0, 0]), 8),
+        ("longer hint", voter(&[8, 1, 1, 0x81, 0, 0, 0]), 9),
     ];
     for (what, bytes, at) in wrong {
         assert_eq!(decode(&bytes), Err(FrameError::Malformed { at }), "{what}");

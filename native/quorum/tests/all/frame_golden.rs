@@ -41,21 +41,18 @@ fn session() -> Session {
 fn batch(ops: Vec<Op>) -> Frame {
     let agent = Lifetime(300);
     Frame::Batch(Batch {
-        epoch: 0,
         agent,
         session: Some(session()),
         seq: 17,
         stamp: Time(1_000_000_000),
         clock: 1000,
         srtt_us: 250,
-        moved: true,
         ops,
     })
 }
 
 fn news(state: VoterState) -> VoterNews {
     VoterNews {
-        epoch: 0,
         clock: 1000,
         state,
         credit: 1024,
@@ -106,7 +103,6 @@ fn done(replies: Vec<Reply>) -> Frame {
 
 fn answer(known: Known) -> Frame {
     Frame::Floor(Floor::Answer {
-        epoch: 0,
         asker: Lifetime(128),
         voter: Lifetime::new(3, 1),
         seen: Lifetime(128),
@@ -144,14 +140,12 @@ fn frames() -> Vec<Frame> {
     };
     let mut all = vec![
         Frame::Batch(Batch {
-            epoch: 1,
             agent: Lifetime(u64::MAX),
             session: None,
             seq: 0,
             stamp: Time(-2),
             clock: 0,
             srtt_us: 0,
-            moved: false,
             ops: vec![],
         }),
         batch(vec![
@@ -173,12 +167,10 @@ fn frames() -> Vec<Frame> {
             named: Some(session()),
             others: vec![Lifetime(1), Lifetime(300)],
         }),
-        ack(Verdict::OtherEpoch),
         notice(vec![], vec![], true),
         notice(tokens(&[9, 128]), vec![], false),
         notice(vec![], vec![recall], false),
         Frame::Floor(Floor::Ask {
-            epoch: 0,
             asker: Lifetime(128),
         }),
         answer(Known::Told {
@@ -278,7 +270,6 @@ fn name(frame: &Frame) -> String {
                 let named = named.is_some();
                 ("mismatch", format!("named={named},others={}", others.len()))
             }
-            Verdict::OtherEpoch => ("other_epoch", String::new()),
         },
         Frame::Notice(notice) => {
             let (hints, recalls) = (notice.hints.len(), notice.recalls.len());

@@ -28,14 +28,12 @@ fn batch(ops: Vec<Op>) -> Batch {
         generation: Generation(u64::MAX),
     };
     Batch {
-        epoch: u32::MAX,
         agent: Lifetime(u64::MAX),
         session: Some(session),
         seq: u64::MAX,
         stamp: Time::NEVER,
         clock: u64::MAX,
         srtt_us: u32::MAX,
-        moved: true,
         ops,
     }
 }
@@ -138,7 +136,6 @@ fn f3_a_batch_filled_to_the_last_byte_is_a_frame() {
 #[test]
 fn f3_the_answer_to_any_batch_fits_into_a_frame() {
     let news = VoterNews {
-        epoch: u32::MAX,
         clock: u64::MAX,
         state: VoterState::Conflicted,
         credit: u16::MAX,

@@ -120,7 +120,6 @@ proptest! {
 fn told(fence: Fence) -> Frame {
     let one = Lifetime(1);
     Frame::Floor(Floor::Answer {
-        epoch: 0,
         asker: one,
         voter: one,
         seen: one,

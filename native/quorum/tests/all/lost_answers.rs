@@ -5,7 +5,7 @@ use quorum::groups::Groups;
 use quorum::members::{Member, Members};
 use quorum::message::{
     Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reason, Reply, Session,
-    Token, Verdict, VoterNews, VoterState, EPOCH,
+    Token, Verdict, VoterNews, VoterState,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -16,7 +16,6 @@ const A: Lifetime = Lifetime(1);
 
 /// Of a voter that votes.
 const NEWS: VoterNews = VoterNews {
-    epoch: EPOCH,
     clock: 0,
     state: VoterState::Voting,
     credit: 1024,

@@ -16,10 +16,6 @@ fn number() -> impl Strategy<Value = u64> {
     (0..=64u32, any::<u64>()).prop_map(|(bits, word)| word.checked_shr(64 - bits).unwrap_or(0))
 }
 
-fn epoch() -> impl Strategy<Value = u32> {
-    prop_oneof![3 => Just(0), 1 => any::<u32>()]
-}
-
 fn stamp() -> impl Strategy<Value = Time> {
     prop_oneof![any::<i64>(), Just(i64::MIN), Just(i64::MAX), -100..100i64].prop_map(Time)
 }
@@ -81,8 +77,7 @@ fn news() -> impl Strategy<Value = VoterNews> {
         Just(VoterState::NoStore),
         Just(VoterState::Conflicted),
     ];
-    (epoch(), number(), state, any::<u16>()).prop_map(|(epoch, clock, state, credit)| VoterNews {
-        epoch,
+    (number(), state, any::<u16>()).prop_map(|(clock, state, credit)| VoterNews {
         clock,
         state,
         credit,
@@ -191,16 +186,15 @@ fn verdict() -> impl Strategy<Value = Verdict> {
         ),
         (option::of(session()), vec(lifetime(), 0..=3))
             .prop_map(|(named, others)| Verdict::Mismatch { named, others }),
-        Just(Verdict::OtherEpoch),
     ]
 }
 
 /// Any frame.
 pub fn frame() -> impl Strategy<Value = Frame> {
     let batch = (
-        (epoch(), lifetime(), option::of(session())),
+        (lifetime(), option::of(session())),
         (number(), stamp()),
-        (number(), any::<u32>(), any::<bool>()),
+        (number(), any::<u32>()),
         vec(op(), 0..=20),
     );
     let ack = (news(), lifetime(), session(), number(), stamp(), verdict());
@@ -211,19 +205,17 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         any::<bool>(),
     );
     let answer = (lifetime(), lifetime(), known());
-    let floor = (epoch(), lifetime(), option::of(answer));
+    let floor = (lifetime(), option::of(answer));
     prop_oneof![
-        batch.prop_map(|(head, (seq, stamp), (clock, srtt_us, moved), ops)| {
-            let (epoch, agent, session) = head;
+        batch.prop_map(|(head, (seq, stamp), (clock, srtt_us), ops)| {
+            let (agent, session) = head;
             Frame::Batch(Batch {
-                epoch,
                 agent,
                 session,
                 seq,
                 stamp,
                 clock,
                 srtt_us,
-                moved,
                 ops,
             })
         }),
@@ -247,11 +239,10 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 speak,
             })
         }),
-        floor.prop_map(|(epoch, asker, answer)| {
+        floor.prop_map(|(asker, answer)| {
             Frame::Floor(match answer {
-                None => Floor::Ask { epoch, asker },
+                None => Floor::Ask { asker },
                 Some((voter, seen, known)) => Floor::Answer {
-                    epoch,
                     asker,
                     voter,
                     seen,

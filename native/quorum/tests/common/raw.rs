@@ -7,14 +7,14 @@ pub struct Raw(pub Vec<u8>);
 impl Raw {
     /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
-        // Version, kind, epoch, agent, no session, sequence number, stamp, clock, round trip, moved.
-        Raw(vec![2, 0, 0, 7, 0, 1, 0, 0, 0, 0])
+        // Version, kind, agent, no session, sequence number, stamp, clock, round trip.
+        Raw(vec![2, 0, 7, 0, 1, 0, 0, 0])
     }
 
     /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
         // Version, kind, news, agent, voter and generation of the session, sequence number, stamp, verdict.
-        Raw(vec![2, 1, 0, 0, 0, 0, 7, 8, 9, 1, 0, 0])
+        Raw(vec![2, 1, 0, 0, 0, 7, 8, 9, 1, 0, 0])
     }
 
     /// A batch of one operation, up to its fields.
@@ -34,7 +34,7 @@ impl Raw {
 
     /// An answer with `Mismatch`, up to the other agents.
     pub fn mismatch() -> Raw {
-        Raw(vec![2, 1, 0, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
+        Raw(vec![2, 1, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
     }
 
     /// A batch of one `Assert`, up to its names.
@@ -47,29 +47,19 @@ impl Raw {
         self.number(5).byte(0).number(0).byte(0)
     }
 
-    /// A notice, up to its hints. News are the epoch, the clock, the state and the credit.
+    /// A notice, up to its hints. News are the clock, the state and the credit.
     pub fn notice() -> Raw {
-        Raw(vec![2, 2, 0, 0, 0, 0]).number(8).number(1)
+        Raw(vec![2, 2, 0, 0, 0]).number(8).number(1)
     }
 
     /// A `Told`, up to its fence.
     pub fn told() -> Raw {
-        Raw(vec![2, 3, 1])
-            .number(0)
-            .number(8)
-            .number(9)
-            .number(8)
-            .byte(1)
+        Raw(vec![2, 3, 1]).number(8).number(9).number(8).byte(1)
     }
 
     /// A `Lost`, up to its origin.
     pub fn lost() -> Raw {
-        Raw(vec![2, 3, 1])
-            .number(0)
-            .number(8)
-            .number(9)
-            .number(8)
-            .byte(2)
+        Raw(vec![2, 3, 1]).number(8).number(9).number(8).byte(2)
     }
 
     /// A byte: a flag or a kind.

@@ -3,7 +3,7 @@
 use super::cluster::{at, durable, rules, Cluster, NEW, SECOND};
 use quorum::agent::{Refusal, Request};
 use quorum::message::{
-    Batch, Fence, Frame, Lifetime, Mode, Op, Reason, Reply, Send, Token, Verdict, EPOCH,
+    Batch, Fence, Frame, Lifetime, Mode, Op, Reason, Reply, Send, Token, Verdict,
 };
 use quorum::rules::Rules;
 use std::time::Duration;
@@ -296,7 +296,6 @@ fn a_client_answers_no_question_of_a_voter() {
     let (mut cluster, client) = with_client(Rules::default());
     let asker = Lifetime::new(1 << 20, 0);
     let answer = Floor::Answer {
-        epoch: EPOCH,
         asker: cluster.voters[0].lifetime(),
         voter: asker,
         seen: asker,
@@ -304,10 +303,7 @@ fn a_client_answers_no_question_of_a_voter() {
             fence: Fence(1 << 40),
         },
     };
-    let ask = Floor::Ask {
-        epoch: EPOCH,
-        asker,
-    };
+    let ask = Floor::Ask { asker };
     for floor in [ask, answer] {
         let send = Send {
             to: at(0).into(),

@@ -158,7 +158,6 @@ fn answers_count_once_and_for_one_lifetime() {
     cluster.pass(SECOND * 11);
     let asker = cluster.voters[0].lifetime();
     let answer = |asker, known| Floor::Answer {
-        epoch: 0,
         asker,
         voter: asker,
         seen: asker,

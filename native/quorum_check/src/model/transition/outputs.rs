@@ -266,7 +266,7 @@ impl Transition<'_> {
                 Known::Told { .. } => count(CoverPoint::FloorTold),
                 Known::Lost { .. } => count(CoverPoint::FloorLost),
             },
-            Frame::Ack(_) | Frame::Floor(_) => {}
+            Frame::Floor(Floor::Ask { .. }) => {}
         }
     }
 }
