@@ -1,12 +1,11 @@
 #!/usr/bin/env escript
 %% Builds native libraries of this workspace and installs them where the VM loads them from.
 %%
-%%     escript native/build.escript [--package NAME | --faults | --next-version] [FOLDER]
+%%     escript native/build.escript [--package NAME | --faults] [FOLDER]
 %%
 %% Builds canal_lock_nif (permits) and canal_lock_quorum_nif (quorum locks), or only NAME. Installs FOLDER/NAME.so.
 %% FOLDER is the `priv' folder of this project by default. With --faults it builds a canal_lock_nif for tests, which can
-%% inject failures; with --next-version a canal_lock_quorum_nif for tests of upgrades. rebar3 and mix call this file. An
-%% escript needs only Erlang: no make and no shell.
+%% inject failures. rebar3 and mix call this file. An escript needs only Erlang: no make and no shell.
 %%
 %% Standard output is one line if something was installed, and empty if everything was up to date: mix relies on that.
 %% Everything else goes to standard error. The exit status of a failure is 1. If a library cannot be built, read or
@@ -49,12 +48,11 @@ stop(Format, Values) ->
 %% have a target folder of their own, so that neither build causes the other to start over.
 libraries(["--package", Package | Rest]) -> {folder(Rest), cargo([Package], "cargo", "release", [])};
 libraries(["--faults" | Rest]) -> {folder(Rest), cargo([?PERMITS], "cargo-faults", "faults", ["faults"])};
-libraries(["--next-version" | Rest]) -> {folder(Rest), cargo([?QUORUM], "cargo-faults", "faults", ["next_version"])};
 libraries(Rest) -> {folder(Rest), released()}.
 
 folder([]) -> filename:join(root(), "priv");
 folder([[First | _] = Folder]) when First =/= $- -> Folder;
-folder(_) -> stop("usage: escript build.escript [--package NAME | --faults | --next-version] [FOLDER]", []).
+folder(_) -> stop("usage: escript build.escript [--package NAME | --faults] [FOLDER]", []).
 
 released() ->
     {Packages, LeftOut} =

@@ -38,7 +38,6 @@ longest=(
   canal_lock_wait_storm_tests
   canal_lock_docs_tests
   canal_lock_death_storm_tests
-  canal_lock_quorum_upgrade_tests
   canal_lock_keep_storm_tests
   canal_lock_memory_tests
   canal_lock_remote_tests

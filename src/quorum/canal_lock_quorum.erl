@@ -113,11 +113,10 @@
 %% A request that waits for a lock: its node and process, and for how long it has waited.
 
 -type member_status() :: #{
-    node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer(), frames := byte()
+    node := node(), connected := boolean(), answers := boolean(), valid_ms := non_neg_integer()
 }.
-%% A member as this node sees it: whether it is connected, whether its voter answers, for how many milliseconds its
-%% votes stay valid without another answer, and the version of the frames that this node sends to it. During an upgrade,
-%% nodes of the new version send older frames to those of the old version.
+%% A member as this node sees it: whether it is connected, whether its voter answers, and for how many milliseconds its
+%% votes stay valid without another answer.
 
 -type client_status() :: #{
     node := node(), votes := non_neg_integer(), waiting := non_neg_integer(), heard_ms := non_neg_integer()
@@ -151,10 +150,10 @@
 %% members have not executed yet, and the totals.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
-%% A node whose configuration differs in `members', which are its members, in `rules', which are its leases, if they are
-%% not the defaults, and its `replicas' and `partitions', if not all members vote for each name, or in `frames', if they
-%% have no version of frames in common. `not_heard': the list of this node has changed since its last start, and this
-%% node waits until the node has the new one, too. `clients': this node is a client, and the member does not allow it.
+%% A node whose configuration differs in `members', which are its members, in `frame_version', which is the version of
+%% the frames that it speaks, or in `rules', which are its leases, and its `replicas' and `partitions', if not all
+%% members vote for each name. `not_heard': the list of this node has changed since its last start, and this node waits
+%% until the node has the new one, too. `clients': this node is a client, and the member does not allow it.
 
 -type totals() :: canal_lock_quorum_totals:totals().
 %% Counts of this node since canal_lock_quorum was started. Requests: `granted', the sum of `passed', which got the lock

@@ -127,10 +127,10 @@ init(Config = #{setup := Setup}) ->
     State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
     {ok, compare_lists(State), {continue, step}}.
 
-%% Members with another list, or other rules that must be the same, ignore this node.
+%% Members whose configuration differs ignore this node.
 compare_lists(State = #state{config = Config, events = Events}) ->
     Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
-    State#state{events = [{differing, Differing}, {frames, canal_lock_quorum_lists:frames(Config)} | Events]}.
+    State#state{events = [{differing, Differing} | Events]}.
 
 notify_holders_of_the_previous_agent(#{totals := Totals}) ->
     case canal_lock_quorum_held:take_all() of
@@ -179,12 +179,12 @@ handle_call(Request, From, State) ->
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
     #{members := Members, totals := Totals, is_member := IsMember, clients := Clients} = Config,
     {WithQuorum, All} = canal_lock_quorum_nif:agent_partitions(Agent),
-    Statuses = lists:zip3(Members, canal_lock_quorum_nif:agent_status(Agent), canal_lock_quorum_lists:frames(Config)),
+    Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
     #{
         totals => canal_lock_quorum_totals:read(Totals),
         members => [
-            #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms, frames => Version}
-         || {Node, {Connected, Answers, Valid_ms}, Version} <- Statuses
+            #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
+         || {Node, {Connected, Answers, Valid_ms}} <- Statuses
         ],
         conflict => canal_lock_quorum_lists:conflicts(Config),
         quorum => case WithQuorum of All -> all; 0 -> none; _ -> some end,

@@ -1,6 +1,7 @@
 %% @private
-%% Checks the options of the quorum locks and makes a configuration of them. Members, leases and the voters of each name
-%% must be the same on all nodes. Each frame carries a fingerprint of these, and a node ignores frames with another one.
+%% Checks the options of the quorum locks and makes a configuration of them. Members, leases, the voters of each name
+%% and the version of frames must be the same on all nodes. Each frame carries a fingerprint of these, and a node
+%% ignores frames with another one.
 -module(canal_lock_quorum_config).
 
 -export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1, is_grouped/1, list_of_all/1]).
@@ -34,11 +35,9 @@
     %% The nodes that may lock here without being members.
     clients := none | all | [node()],
     fingerprint := non_neg_integer(),
-    %% The rules that all members must have, without those that have their first default. Also the replicas, if not all
-    %% members vote for each name.
+    %% The rules that all members must have, and the replicas, if not all members vote for each name.
     agreed_rules := #{atom() => pos_integer()},
-    %% The lowest and the highest version of frames that this node speaks.
-    frames := {byte(), byte()},
+    frame_version := byte(),
     %% Members of earlier lists that are dead.
     forget := [node()],
     setup := canal_lock_quorum_nif:setup(),
@@ -69,26 +68,6 @@
     "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
 -define(FORGET, "be a list of nodes that are dead, without this node").
 -define(CLIENTS, "be none, all, or a list of the nodes that may lock without being members").
-
-%% Changes with everything that nodes must agree on to understand each other, except the format of frames and new rules.
--define(PROTOCOL, 2).
-
-%% The rules that all members must have, because agents rely on the leases of voters. The other rules only change what
-%% their own node does. Each has its first default, which never changes: with this value the rule is not in the
-%% fingerprint. So a version that adds a rule here works with versions that do not know it, until its value is changed.
--define(AGREED_RULES, [{holder_lease_ms, 8000}, {voter_lease_ms, 10_000} | ?NEXT_RULES]).
-
-%% The tests of upgrades compile this module as that of a next version, which has one more such rule.
--ifdef(NEXT_VERSION).
--define(NEXT_RULES, [{next, 1}]).
--else.
--define(NEXT_RULES, []).
--endif.
-
-%% The same for the rules that choose the voters of a name. They only count if not all members vote for each name. So a
-%% cluster of at most REPLICAS members also works with nodes of a version whose members all vote for each name. With
-%% more members, such a node and this one are in conflict.
--define(GROUP_RULES, [{partitions, 4096}]).
 
 %% The options, as rules of canal_lock_errors.
 -spec options() -> [canal_lock_errors:option()].
@@ -221,15 +200,16 @@ make(Options = #{members := Given}) ->
     Identity = term_to_binary({Members, FenceFile}),
     Setup = (setup(Options))#{identity := Identity},
     Agreed = agreed_rules(Setup),
+    FrameVersion = canal_lock_quorum_nif:frame_version(),
     #{
         members => Members,
         list => list_id(Members, Setup),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
         is_member => maps:get(voter, Options, true),
         clients => maps:get(clients, Options, none),
-        fingerprint => erlang:phash2({?PROTOCOL, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
+        fingerprint => erlang:phash2({FrameVersion, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
         agreed_rules => Agreed,
-        frames => canal_lock_quorum_nif:frame_versions(),
+        frame_version => FrameVersion,
         forget => maps:get(forget, Options, []),
         setup => Setup,
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),
@@ -270,15 +250,13 @@ setup(Options = #{members := Given}) ->
         rules => maps:merge(canal_lock_quorum_nif:default_rules(), maps:get(rules, Options, #{}))
     }.
 
+%% Agents rely on the leases of voters. The replicas and partitions choose the voters of a name, if not all members vote
+%% for each name. Other rules only change what their own node does.
 agreed_rules(Setup = #{replicas := Replicas, rules := Rules}) ->
-    Groups = case has_groups(Setup) of
-        true -> [{replicas, Replicas} | changed(?GROUP_RULES, Rules)];
-        false -> []
-    end,
-    maps:from_list(changed(?AGREED_RULES, Rules) ++ Groups).
-
-changed(Defaults, Rules) ->
-    [{Rule, Value} || {Rule, Default} <- Defaults, #{Rule := Value} <- [Rules], Value =/= Default].
+    case has_groups(Setup) of
+        true -> (maps:with([holder_lease_ms, voter_lease_ms, partitions], Rules))#{replicas => Replicas};
+        false -> maps:with([holder_lease_ms, voter_lease_ms], Rules)
+    end.
 
 list_id(Members, Setup = #{replicas := Replicas, rules := #{partitions := Partitions}}) ->
     Names = [atom_to_binary(Member, utf8) || Member <- Members],

@@ -131,6 +131,6 @@ report(#{differs := not_heard}, _) ->
     ok;
 report(Conflict = #{differs := clients}, _) ->
     canal_lock_quorum_reports:report(conflict, Conflict);
-report(Conflict = #{differs := What}, #{members := Members, agreed_rules := Rules, frames := Frames}) ->
-    Ours = case What of members -> Members; rules -> Rules; frames -> Frames end,
+report(Conflict = #{differs := What}, #{members := Members, frame_version := Version, agreed_rules := Rules}) ->
+    Ours = case What of members -> Members; frame_version -> Version; rules -> Rules end,
     canal_lock_quorum_reports:report(conflict, Conflict#{ours => Ours}).

@@ -5,7 +5,7 @@
 %% The voter grants no new vote while this module reports a conflict:
 %%
 %% - A member of this node's list, or a node whose list has this node, has another list. Or a member has other rules
-%%   that must be the same.
+%%   that must be the same, or another version of frames.
 %% - This node's list has changed. It waits until it has heard each member of the old and of the new list with the new
 %%   one, except those in the option `forget'. Until then the members of the earlier lists are stored as `former'.
 %%
@@ -29,7 +29,7 @@
 -module(canal_lock_quorum_lists).
 
 -export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2, gone/1]).
--export([conflicts/1, conflicts/3, differing/2, frames/1, is_heard/3, former_after/2]).
+-export([conflicts/1, conflicts/3, differing/2, is_heard/3, former_after/2]).
 
 -export_type([hello/0, conflict/0, own/0]).
 
@@ -39,21 +39,20 @@
     id := term(),
     members := [node(), ...],
     rules := #{atom() => pos_integer()},
-    frames := {Lowest :: byte(), Highest :: byte()},
+    frame_version := byte(),
     heard := term(),
     ask := boolean(),
-    %% Whether the sender is a client, and whether its receiver may lock at the sender. Absent in hellos of versions
-    %% without clients.
-    is_client => boolean(),
-    allows => boolean()
+    %% Whether the sender is a client, and whether its receiver may lock at the sender.
+    is_client := boolean(),
+    allows := boolean()
 }.
 
 -type conflict() :: #{
     node := node(),
-    differs := members | rules | frames | not_heard | clients,
+    differs := members | frame_version | rules | clients | not_heard,
     members => [node(), ...],
-    rules => #{atom() => pos_integer()},
-    frames => {Lowest :: byte(), Highest :: byte()}
+    frame_version => byte(),
+    rules => #{atom() => pos_integer()}
 }.
 
 %% The start of this node: the id of its hellos, and the members of earlier lists that may still have one of these.
@@ -108,7 +107,8 @@ targets(#{members := Members}) ->
 
 %% `none' before the first start of the voter.
 -spec hello_for(node(), canal_lock_quorum_config:config()) -> hello() | none.
-hello_for(Node, Config = #{members := Members, agreed_rules := Rules, frames := Frames, is_member := IsMember}) ->
+hello_for(Node, Config = #{members := Members, agreed_rules := Rules, is_member := IsMember}) ->
+    #{frame_version := Version} = Config,
     Hellos = hellos(),
     case own() of
         none ->
@@ -118,7 +118,7 @@ hello_for(Node, Config = #{members := Members, agreed_rules := Rules, frames := 
             Ask = not answers(Node, Own, Hellos),
             Allows = lists:member(Node, Members) orelse canal_lock_quorum_config:is_client(Node, Config),
             #{
-                id => Id, members => Members, rules => Rules, frames => Frames, heard => Heard, ask => Ask,
+                id => Id, members => Members, rules => Rules, frame_version => Version, heard => Heard, ask => Ask,
                 is_client => not IsMember, allows => Allows
             }
     end.
@@ -164,38 +164,19 @@ conflicts(Config, Own, Hellos) ->
     Differing ++ [#{node => Node, differs => not_heard} || Node <- NotHeard].
 
 differs(Node, Hello, Config) ->
-    #{members := Theirs, rules := TheirRules} = Hello,
-    #{members := Ours, agreed_rules := OurRules, is_member := IsMember} = Config,
-    #{is_client := IsClient, allows := Allows} = maps:merge(#{is_client => false, allows => false}, Hello),
+    #{members := Theirs, frame_version := TheirVersion, rules := TheirRules} = Hello,
+    #{is_client := IsClient, allows := Allows} = Hello,
+    #{members := Ours, frame_version := OurVersion, agreed_rules := OurRules, is_member := IsMember} = Config,
     %% A client has no voter, so its list forms no quorum. A node of this list should not be one.
     Concerned = lists:member(Node, Ours) orelse (not IsClient andalso lists:member(node(), Theirs)),
     if
         not Concerned -> [];
         Theirs =/= Ours -> [#{node => Node, differs => members, members => Theirs}];
+        TheirVersion =/= OurVersion -> [#{node => Node, differs => frame_version, frame_version => TheirVersion}];
         TheirRules =/= OurRules -> [#{node => Node, differs => rules, rules => TheirRules}];
         not IsMember, not Allows -> [#{node => Node, differs => clients}];
-        true -> [#{node => Node, differs => frames, frames => Frames} || {none, Frames} <- [version(Hello, Config)]]
+        true -> []
     end.
-
-%% The highest version of frames that both nodes speak.
-version(#{frames := Theirs = {TheirLowest, TheirHighest}}, #{frames := {Lowest, Highest}}) ->
-    case min(TheirHighest, Highest) of
-        Version when Version >= TheirLowest, Version >= Lowest -> Version;
-        _ -> {none, Theirs}
-    end.
-
-%% The version of frames for each member, in the order of the list. The lowest one for a node that was not heard yet.
--spec frames(canal_lock_quorum_config:config()) -> [byte()].
-frames(Config = #{members := Members, frames := {Lowest, Highest}}) ->
-    Hellos = hellos(),
-    [
-        case Hellos of
-            _ when Member =:= node() -> Highest;
-            #{Member := Hello} -> case version(Hello, Config) of {none, _} -> Lowest; Version -> Version end;
-            _ -> Lowest
-        end
-     || Member <- Members
-    ].
 
 not_heard(_, none, _) -> [];
 not_heard(_, {_, []}, _) -> [];

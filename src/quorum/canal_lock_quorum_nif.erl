@@ -5,7 +5,7 @@
 %% that loads all modules at boot.
 -module(canal_lock_quorum_nif).
 
--export([load/0, now/0, default_rules/0, frame_versions/0, check/1]).
+-export([load/0, now/0, default_rules/0, frame_version/0, check/1]).
 -export([held/1, give_back/1, claim/1, id/1]).
 -export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_partitions/1, agent_unlocks_arrived/1]).
 -export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_load/1, voter_clients/1]).
@@ -71,7 +71,6 @@
     {send, canal_lock_quorum_wire:kind(), place() | client(), Frame :: binary()}
     | {bad_frame, From :: place() | client(), Sentence :: binary()}.
 
-%% `{frames, Versions}' sets the version of frames for each place.
 -type agent_event() ::
     {frame, place(), binary()}
     | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: non_neg_integer()}
@@ -79,8 +78,7 @@
     | {unlock | try_unlock | given_back, id(), request()}
     | {up | down, place()}
     | {revoke, binary()}
-    | {differing, [place()]}
-    | {frames, [byte()]}.
+    | {differing, [place()]}.
 
 -type agent_output() ::
     sending()
@@ -98,8 +96,7 @@
     | {client_frame, client(), binary()}
     | {registered, [client()]}
     | {stored, Mark :: pos_integer()}
-    | {conflict, boolean()}
-    | {frames, [byte()]}.
+    | {conflict, boolean()}.
 
 -type voter_output() ::
     sending()
@@ -132,9 +129,9 @@ now() -> erlang:nif_error(not_loaded).
 -spec default_rules() -> rules().
 default_rules() -> erlang:nif_error(not_loaded).
 
-%% The versions of frames that this library speaks.
--spec frame_versions() -> {Lowest :: byte(), Highest :: byte()}.
-frame_versions() -> erlang:nif_error(not_loaded).
+%% The version of frames that this library speaks.
+-spec frame_version() -> byte().
+frame_version() -> erlang:nif_error(not_loaded).
 
 %% What is wrong with the rules, as a sentence. Empty if they are consistent.
 -spec check(setup()) -> binary().

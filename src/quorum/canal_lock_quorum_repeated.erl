@@ -1,6 +1,6 @@
 %% @private
-%% Logs what can repeat quickly: malformed frames of a member that runs another version, or failed writes to a full
-%% disk. A process logs one report of a kind and subject per minute, with the number of those that it did not log.
+%% Logs what can repeat quickly: malformed frames of a member, or failed writes to a full disk. A process logs one
+%% report of a kind and subject per minute, with the number of those that it did not log.
 -module(canal_lock_quorum_repeated).
 
 -export([report/4, report_at/4]).

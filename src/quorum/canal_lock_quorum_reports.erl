@@ -45,14 +45,13 @@ text(#{what := conflict, differs := members, node := Node, members := Theirs, ou
     {"node ~tp is configured with members ~0tp, this node with ~0tp. This node grants no locks until they agree", [
         Node, Theirs, Ours
     ]};
+text(#{what := conflict, differs := frame_version, node := Node, frame_version := Theirs, ours := Ours}) ->
+    {"node ~tp speaks version ~b of frames, this node version ~b. This node grants no locks until both run the same "
+        "version of canal_lock", [Node, Theirs, Ours]};
 text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with ~ts, this node with ~ts. This node grants no locks until they agree", [
-        Node, rules(Theirs), rules(Ours)
+    {"node ~tp is configured with the rules ~0tp, this node with ~0tp. This node grants no locks until they agree", [
+        Node, Theirs, Ours
     ]};
-text(#{what := conflict, differs := frames, node := Node, frames := {Lowest, Highest}, ours := Ours}) ->
-    {OurLowest, OurHighest} = Ours,
-    {"node ~tp speaks versions ~b to ~b of frames, this node ~b to ~b. This node grants no locks until one of them is "
-        "upgraded", [Node, Lowest, Highest, OurLowest, OurHighest]};
 text(#{what := conflict, differs := clients, node := Node}) ->
     {"member ~tp does not let this node lock. Name this node in its option clients", [Node]};
 text(#{what := agrees, node := Node}) ->
@@ -101,10 +100,6 @@ text(#{what := event_failed, event := Event, class := Class, reason := Reason, s
     ]};
 text(#{what := unknown_message, process := Process, message := Message}) ->
     {"the ~ts ignored an unknown message: ~ts", [Process, short(Message)]}.
-
-%% Those that have their first default are left out.
-rules(Rules) when map_size(Rules) =:= 0 -> "the default rules";
-rules(Rules) -> io_lib:format("the rules ~0tp and otherwise the defaults", [Rules]).
 
 %% How often it has happened without a report.
 more(0, _) -> "";

@@ -325,10 +325,7 @@ with_lease(State) ->
     State.
 
 %% The voter votes when there is no conflict, and the file says that no member has an earlier list.
-compare_lists(Compared = #state{config = Config, events = Events}) ->
-    compare_members(Compared#state{events = [{frames, canal_lock_quorum_lists:frames(Config)} | Events]}).
-
-compare_members(State = #state{config = Config, stored = Stored, is_conflicted = Before}) ->
+compare_lists(State = #state{config = Config, stored = Stored, is_conflicted = Before}) ->
     Conflicts = canal_lock_quorum_lists:conflicts(Config),
     Former = canal_lock_quorum_state:former(Stored),
     Waits = Former =/= [],

@@ -68,8 +68,8 @@ process(floor) -> canal_lock_quorum_voter;
 process(ack) -> canal_lock_quorum_agent;
 process(notice) -> canal_lock_quorum_agent.
 
-%% The place of the sender, and its frame. `ignored' if the sender is not in the list of members, or has other members
-%% or other rules that must be the same.
+%% The place of the sender, and its frame. `ignored' if the sender is not in the list of members, or its configuration
+%% differs in what must be the same.
 -spec received(non_neg_integer(), node(), binary(), canal_lock_quorum_config:config()) ->
     {frame, canal_lock_quorum_config:place(), binary()} | ignored.
 received(Fingerprint, From, Frame, #{fingerprint := Fingerprint, places := Places}) when is_map_key(From, Places) ->

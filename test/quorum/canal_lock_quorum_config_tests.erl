@@ -5,19 +5,21 @@
 
 -define(DEFAULT_PARTITIONS, 4096).
 
-%% Of the version before groups. Nodes of both versions are in one cluster during an upgrade.
+%% The numbers must be the same on all OTP releases.
 whole_test_() ->
     Three = [a@h, b@h, c@h],
     List = <<"74cf52cb0fbe2de89fdb61073a7478f3">>,
+    Leases = #{holder_lease_ms => 8000, voter_lease_ms => 10_000},
     [
         {Title, fun() -> ?assertEqual({Fingerprint, Rules, List}, agreed(Options)) end}
      || {Title, Fingerprint, Rules, Options} <- [
-            {"a list of three is the same as before groups", 831036379, #{}, #{members => Three}},
-            {"its order does not matter", 831036379, #{}, #{members => lists:reverse(Three)}},
-            {"nor does replicas", 831036379, #{}, #{members => Three, replicas => 5}},
-            {"nor does replicas if it is the number of members", 831036379, #{}, #{members => Three, replicas => 3}},
-            {"nor do partitions", 831036379, #{}, #{members => Three, rules => #{partitions => 64}}},
-            {"a lease is in the fingerprint, and not in the list", 1551496527, #{voter_lease_ms => 12_000},
+            {"a list of three", 2259749913, Leases, #{members => Three}},
+            {"its order does not matter", 2259749913, Leases, #{members => lists:reverse(Three)}},
+            {"nor does replicas", 2259749913, Leases, #{members => Three, replicas => 5}},
+            {"nor does replicas if it is the number of members", 2259749913, Leases,
+                #{members => Three, replicas => 3}},
+            {"nor do partitions", 2259749913, Leases, #{members => Three, rules => #{partitions => 64}}},
+            {"a lease is in the fingerprint, and not in the list", 2142728322, Leases#{voter_lease_ms := 12_000},
                 #{members => Three, rules => #{voter_lease_ms => 12_000, quarantine_ms => 12_000}}}
         ]
     ].
@@ -41,7 +43,7 @@ all_members_of_a_small_list_vote_test() ->
         Config = #{setup := Setup, agreed_rules := Agreed} = with(Count, Options),
         ?assertMatch(#{count := Count, replicas := Replicas}, Setup),
         ?assertEqual(Replicas < Count, canal_lock_quorum_config:is_grouped(Config)),
-        ?assertEqual(case Replicas < Count of true -> #{replicas => Replicas}; false -> #{} end, Agreed),
+        ?assertEqual(case Replicas < Count of true -> Replicas; false -> none end, maps:get(replicas, Agreed, none)),
         ?assertEqual(<<>>, canal_lock_quorum_nif:check(Setup))
     end, [
         {Count, Options, min(Count, Replicas)}
@@ -49,13 +51,10 @@ all_members_of_a_small_list_vote_test() ->
         {Options, Replicas} <- [{#{}, 5}, {#{replicas => 5}, 5}, {#{replicas => 3}, 3}]
     ]).
 
-%% A node of the version before has no replicas in its rules, so nodes of both versions are in conflict.
 groups_are_agreed_on_test() ->
     Six = members(6),
-    Before = erlang:phash2({2, lists:sort(Six), []}, 1 bsl 32),
     {Fingerprint, Rules, List} = agreed(#{members => Six}),
-    ?assertEqual(#{replicas => 5}, Rules),
-    ?assertNotEqual(Before, Fingerprint),
+    ?assertMatch(#{replicas := 5, partitions := ?DEFAULT_PARTITIONS}, Rules),
     ?assertEqual(agreed(#{members => Six}), agreed(#{members => Six, replicas => 5})),
     Names = [atom_to_binary(Member, utf8) || Member <- lists:sort(Six)],
     ?assertNotEqual(canal_lock_quorum_config:list_of_all(Names), List),

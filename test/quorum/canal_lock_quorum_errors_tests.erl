@@ -290,10 +290,9 @@ every_conflict_names_both_configurations_test() ->
         ?assertMatch({_, [_ | _]}, {Text, string:find(Text, Shown)})
     end, [
         {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
-        {rules, #{voter_lease_ms => 1}, #{},
-            "is configured with the rules #{voter_lease_ms => 1} and otherwise the defaults, this node with the "
-            "default rules. "},
-        {frames, {2, 3}, {4, 5}, "node there@host speaks versions 2 to 3 of frames, this node 4 to 5"}
+        {frame_version, 2, 1, "node there@host speaks version 2 of frames, this node version 1"},
+        {rules, #{voter_lease_ms => 1}, #{voter_lease_ms => 2},
+            "is configured with the rules #{voter_lease_ms => 1}, this node with #{voter_lease_ms => 2}. "}
     ]).
 
 own_voter_test_() ->

@@ -196,7 +196,7 @@ one_restarts([A, B, C] = Nodes) ->
 
 all_restart([A, B, _C] = Nodes) ->
     Before = fence(A),
-    %% In units of 16 ns. All fences of older versions, in microseconds, are far below.
+    %% In units of 16 ns.
     ?assert(Before > erlang:system_time(nanosecond) div 16 - timer:minutes(10) * 1000000 div 16),
     ?assert(Before < erlang:system_time(nanosecond) div 16),
     restart(Nodes, fun(_) -> test_quorum_cluster:options(Nodes) end),

@@ -99,7 +99,7 @@ one_of(List) ->
 config({Members, Rules, _}) ->
     List = term_to_binary({Members, Rules}),
     #{
-        members => lists:sort(Members), list => List, agreed_rules => Rules, frames => {2, 2}, forget => [],
+        members => lists:sort(Members), list => List, agreed_rules => Rules, frame_version => 1, forget => [],
         is_member => true, clients => none
     }.
 
@@ -110,9 +110,15 @@ hear(From, To, Nodes) ->
     #{From := #{config := Config, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
     #{members := Members, agreed_rules := Rules} = Config,
     Heard = case Known of #{To := #{id := TheirId}} -> TheirId; _ -> none end,
-    Hello = #{id => Id, members => Members, rules => Rules, frames => {2, 2}, heard => Heard, ask => false},
+    Hello = hello(Id, Members, Rules, Heard),
     #{hellos := Hellos} = Receiver,
     agree(To, Nodes#{To := Receiver#{hellos := Hellos#{From => Hello}}}).
+
+hello(Id, Members, Rules, Heard) ->
+    #{
+        id => Id, members => Members, rules => Rules, frame_version => 1, heard => Heard, ask => false,
+        is_client => false, allows => false
+    }.
 
 agree(Node, Nodes) ->
     #{Node := State = #{config := Config, own := {Id, Former}}} = Nodes,
@@ -147,7 +153,7 @@ has_quorum(List = {_, _, Quorum}, Rule, Nodes) ->
 heard_test_() ->
     Config = #{members := Members} = config({[node(), b], #{}, 2}),
     OtherVoters = Config#{agreed_rules := #{replicas => 3}},
-    Hello = #{id => 1, members => Members, rules => #{}, frames => {2, 2}, heard => now, ask => false},
+    Hello = hello(1, Members, #{}, now),
     NotHeard = #{node => b, differs => not_heard},
     [
         {Title, fun() ->
@@ -166,9 +172,10 @@ heard_test_() ->
             {"the same members with other voters for a name", OtherVoters, [b], #{b => Hello},
                 [#{node => b, differs => rules, rules => #{}}]},
             {"the same members and voters", OtherVoters, [b], #{b => Hello#{rules := #{replicas => 3}}}, []},
-            {"no common version of frames", Config, [], #{b => Hello#{frames := {3, 4}}},
-                [#{node => b, differs => frames, frames => {3, 4}}]},
-            {"a common version of frames", Config#{frames := {2, 3}}, [], #{b => Hello#{frames := {3, 4}}}, []}
+            {"another version of frames", Config, [], #{b => Hello#{frame_version := 2}},
+                [#{node => b, differs => frame_version, frame_version => 2}]},
+            {"a client with another version of frames", Config, [],
+                #{d => Hello#{is_client := true, frame_version := 2}}, []}
         ]
     ].
 
@@ -188,6 +195,7 @@ nodes_test_() ->
             {"members restart after a node with another list was killed", fun killed_stray/1},
             {"a list that is taken back has to be agreed again", fun taken_back/1},
             {"members with other leases are in conflict, and with other rules not", fun other_rules/1},
+            {"a member with another version of frames stops the others, which report it", fun other_version/1},
             {"a restarted process does not forget a conflict", fun processes_killed/1},
             {"members that are connected again say their lists at once", fun connected_again/1}
         ]),
@@ -294,12 +302,14 @@ stray([A, B, C] = Nodes) ->
     _ = fence(A),
     %% B has the list of three.
     ok = restart(C, Nodes),
-    await_voting(Nodes).
+    await_voting(Nodes),
+    [ok = test_nodes:order(Listener, fun test_log_listener:stop/0) || Listener <- [Listening, Straying]].
 
 %% Three of four vote for each name, instead of all.
 other_voters([A, B | Others] = Four) ->
     Three = #{replicas => 3},
     Leases = maps:with([holder_lease_ms, voter_lease_ms], test_quorum_cluster:rules()),
+    Rules = Leases#{replicas => 3, partitions => 4096},
     [ok = restart(Node, Four) || Node <- Four],
     await_voting(Four),
     Before = fence(A),
@@ -313,7 +323,7 @@ other_voters([A, B | Others] = Four) ->
     Whole = fun(Node) -> #{node => name(Node), differs => rules, rules => Leases} end,
     await_status(A, conflict, lists:sort([Whole(Node) || Node <- [B | Others]])),
     [
-        await_status(Node, conflict, [#{node => name(A), differs => rules, rules => Leases#{replicas => 3}}])
+        await_status(Node, conflict, [#{node => name(A), differs => rules, rules => Rules}])
      || Node <- [B | Others]
     ],
     [is_refused(Node) || Node <- Four],
@@ -434,6 +444,28 @@ other_rules([A, B, C] = Nodes) ->
     [await_status(Node, conflict, [#{node => name(C), differs => rules, rules => Leases}]) || Node <- [A, B]],
     [is_refused(Node) || Node <- Nodes],
     [ok = restart(Node, Nodes, #{rules => Longer}) || Node <- [A, B]],
+    await_voting(Nodes).
+
+%% The test sends the hellos of a member that runs another version.
+other_version([A, B, C] = Nodes) ->
+    Listening = listen(A),
+    Differs = #{node => name(B), differs => frame_version, frame_version => 2},
+    Hellos = call(B, fun() ->
+        {state, Config, _, _} = sys:get_state(canal_lock_quorum_links),
+        [{Node, canal_lock_quorum_lists:hello_for(Node, Config)} || Node <- [name(A), name(C)]]
+    end),
+    stop(B),
+    call(B, fun() ->
+        [
+            {canal_lock_quorum_links, Node} ! {canal_lock_quorum_hello, node(), Hello#{frame_version := 2}}
+         || {Node, Hello} <- Hellos
+        ]
+    end),
+    [await_status(Node, conflict, [Differs]) || Node <- [A, C]],
+    await_report(Listening, Differs#{what => conflict, ours => 1}),
+    ok = test_nodes:order(Listening, fun test_log_listener:stop/0),
+    [is_refused(Node) || Node <- [A, C]],
+    ok = start(B, options(B, Nodes)),
     await_voting(Nodes).
 
 %% The others ignore the frames of B, so its agent must know that they differ.

@@ -344,7 +344,7 @@ data(Changes) ->
     #{status => maps:merge(Status, Changes), busiest => [], holders => []}.
 
 member(Node, Connected, Answers) ->
-    #{node => Node, connected => Connected, answers => Answers, valid_ms => 500, frames => 1}.
+    #{node => Node, connected => Connected, answers => Answers, valid_ms => 500}.
 
 totals(Changes) ->
     maps:merge(canal_lock_quorum_totals:read(canal_lock_quorum_totals:new()), Changes).

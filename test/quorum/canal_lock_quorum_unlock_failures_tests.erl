@@ -268,7 +268,7 @@ malformed_frames([A, B, _]) ->
             Lock = lock_one({x, Byte}),
             Send(<<Byte, "nonsense">>),
             unlock_each([Lock]),
-            Send(<<2, 1, Byte>>)
+            Send(<<1, 1, Byte>>)
         end, lists:seq(0, 255)),
         await_pending(0)
     end).

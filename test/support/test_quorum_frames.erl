@@ -103,17 +103,17 @@ step({received, Node, {ack, Seq}}, {Unanswered, UnderWay}) ->
 
 %%% The format. Each function returns what it has read, and the bytes after it.
 
-parse(<<2, 0, Batch/binary>>) ->
+parse(<<1, 0, Batch/binary>>) ->
     {_Agent, AfterAgent} = number(Batch),
     [Seq, _Stamp, _Clock, _Srtt, AfterSrtt] = numbers(4, maybe_session(AfterAgent)),
     {Ops, <<>>} = list(fun op/1, AfterSrtt),
     {batch, Seq, Ops};
-parse(<<2, 1, Ack/binary>>) ->
+parse(<<1, 1, Ack/binary>>) ->
     {_Clock, <<_State, AfterState/binary>>} = number(Ack),
     [_Credit, _Agent, AfterAgent] = numbers(2, AfterState),
     {Seq, _} = number(session(AfterAgent)),
     {ack, Seq};
-parse(<<2, 2, _/binary>>) ->
+parse(<<1, 2, _/binary>>) ->
     notice.
 
 maybe_session(<<0, Rest/binary>>) -> Rest;

@@ -101,7 +101,7 @@ impl Cluster {
     fn wire(&mut self, frame: &Frame) -> Frame {
         self.frames += 1;
         self.bytes.clear();
-        frame::encode_into(frame, frame::HIGHEST, &mut self.bytes);
+        frame::encode_into(frame, &mut self.bytes);
         frame::decode(&self.bytes).unwrap()
     }
 

@@ -4,11 +4,6 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The lowest version of the format that this version of the library speaks. The version is the first byte of every
-/// frame.
-pub const LOWEST: u8 = 2;
-/// The highest one. Two nodes use the highest version that both speak.
-pub const HIGHEST: u8 = if cfg!(feature = "next_version") { 3 } else { 2 };
 /// The longest name, in bytes: enough for paths and URLs. A frame can carry [`MAX_NAMES`] names of this length.
 pub const MAX_NAME: usize = 1024;
 /// The most names of one lock.

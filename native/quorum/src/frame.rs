@@ -1,16 +1,16 @@
-//! Encodes and decodes frames: the versioned format that nodes exchange.
+//! Encodes and decodes frames: the format that nodes exchange.
 //!
-//! A frame comes from another node, which may run another version or be faulty. For any bytes, [`decode`] returns a
-//! frame or an error. It never panics, and the memory it allocates is bounded by the length of its input.
+//! A frame comes from another node, which may be faulty. For any bytes, [`decode`] returns a frame or an error. It
+//! never panics, and the memory it allocates is bounded by the length of its input.
 //!
-//! # The format, version 2
+//! # The format, version 1
 //!
 //! Byte 0 is the version. The rest is postcard's encoding (<https://postcard.jamesmunns.com/wire-format>):
 //!
 //! ```text
 //!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64;
-//!             a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00
-//!             after another byte is an error
+//!             a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00 after
+//!             another byte is an error
 //!   signed    the number  2s  for s >= 0,  -2s - 1  for s < 0
 //!   flag      00 or 01
 //!   maybe X   00 (none), or 01 X
@@ -29,9 +29,9 @@
 //!   session   number (the voter's lifetime), number (the generation)
 //!   known     00 quarantine; 01 told, fence; 02 lost, fence origin
 //!
-//!   frame     02 (the version), then
-//!     00 batch    number agent, maybe session, number seq, signed stamp, number clock,
-//!                 number srtt (us), list op: at most MAX_OPS
+//!   frame     01 (the version), then
+//!     00 batch    number agent, maybe session, number seq, signed stamp, number clock, number srtt (us),
+//!                 list op: at most MAX_OPS
 //!     01 ack      news, number agent, session, number seq, signed stamp, then
 //!       00 done         list reply: at most MAX_OPS; number digest, tokens revoked
 //!       01 mismatch     maybe session named, list number others: at most MAX_OTHERS
@@ -63,18 +63,15 @@
 //!   before it allocates.
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].
 //!
-//! A change of the format needs a new version: a new value of the first byte, and a file `tests/golden/v3.txt` next
-//! to the first one. New operations, replies and reasons are appended to their enums. A library speaks all versions
-//! from [`LOWEST`] to [`HIGHEST`], which includes the highest one of the release before. A frame of a lower version
-//! does not have the fields of higher ones: they get default values. Messages that need a higher version than the
-//! receiver speaks must not be sent to it.
+//! A library speaks one version, [`VERSION`], and nodes with different versions refuse each other. A change of a
+//! released format needs a new version, and the first one also a way to run a cluster of two versions.
 
 mod error;
 mod input;
 mod size;
 
 pub use crate::bounds::{
-    HIGHEST, LOWEST, MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
+    MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
 };
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
@@ -83,6 +80,9 @@ use crate::message::Frame;
 use input::Input;
 use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
+
+/// The version of the format: the first byte of every frame.
+pub const VERSION: u8 = 1;
 
 /// The most bytes of a batch besides its operations.
 const BATCH_HEAD: usize = 70;
@@ -103,33 +103,24 @@ pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 /// (`+zdbbl`), so no single frame suspends a sender.
 pub const MAX_FRAME: usize = 512 << 10;
 
-/// The field that frames of the next version have at their end.
-#[cfg(feature = "next_version")]
-const NEXT_FIELD: u8 = 7;
-
 /// The kind byte of a batch: the second byte of its frame.
 const BATCH: u8 = 0;
 
-/// Encodes `frame`, in the highest version.
+/// Encodes `frame`.
 ///
 /// The frame must keep all limits. Otherwise the caller has a bug, and no node accepts the bytes.
 #[must_use]
 pub fn encode(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_into(frame, HIGHEST, &mut bytes);
+    encode_into(frame, &mut bytes);
     bytes
 }
 
-/// Encodes `frame` into `bytes`, in a version from [`LOWEST`] to [`HIGHEST`]. Replaces the content of `bytes` and
-/// reuses its memory.
-pub fn encode_into(frame: &Frame, version: u8, bytes: &mut Vec<u8>) {
+/// Encodes `frame` into `bytes`. Replaces the content of `bytes` and reuses its memory.
+pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
     bytes.clear();
-    bytes.push(version);
+    bytes.push(VERSION);
     let written = postcard::serialize_with_flavor(frame, Output(bytes));
-    #[cfg(feature = "next_version")]
-    if version > LOWEST {
-        bytes.push(NEXT_FIELD);
-    }
     debug_assert_eq!(
         written,
         Ok(()),
@@ -149,7 +140,7 @@ pub fn encode_into(frame: &Frame, version: u8, bytes: &mut Vec<u8>) {
 pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     match bytes.first() {
         None => return Err(FrameError::CutShort),
-        Some(LOWEST..=HIGHEST) => {}
+        Some(&VERSION) => {}
         Some(&version) => return Err(FrameError::Version { version }),
     }
     let most = if bytes.get(1) == Some(&BATCH) {
@@ -165,11 +156,6 @@ pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
     }
     let mut deserializer = postcard::Deserializer::from_flavor(Input::new(&bytes[1..]));
     let frame = Frame::deserialize(&mut deserializer);
-    #[cfg(feature = "next_version")]
-    let frame = frame.and_then(|frame| match bytes[0] {
-        LOWEST => Ok(frame),
-        _ => u64::deserialize(&mut deserializer).map(|_| frame),
-    });
     let left = deserializer.finalize().unwrap_or_default();
     let at = bytes.len() - left;
     match frame {

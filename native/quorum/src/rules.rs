@@ -76,9 +76,6 @@ pub struct Rules {
     /// How many operations a batch carries, and how many entries a machine processes in one call where there may be
     /// many. This bounds the time of a call.
     pub batch: usize,
-    /// A rule of the next version.
-    #[cfg(feature = "next_version")]
-    pub next: usize,
 }
 
 impl Default for Rules {
@@ -109,8 +106,6 @@ impl Default for Rules {
             client_votes: 100_000,
             client_positions: 10_000,
             batch: 1024,
-            #[cfg(feature = "next_version")]
-            next: 1,
         }
     }
 }

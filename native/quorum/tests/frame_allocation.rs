@@ -9,7 +9,7 @@ use common::raw::Raw;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorum::frame::{encode, MAX_HINTS, MAX_NAMES, MAX_OPS, MAX_TOKENS};
+use quorum::frame::{encode, MAX_HINTS, MAX_NAMES, MAX_OPS, MAX_TOKENS, VERSION};
 use quorum::message::Op;
 
 #[global_allocator]
@@ -34,7 +34,7 @@ proptest! {
 
     #[test]
     fn f2_likely_bytes(kind in 0..4u8, rest in vec(prop_oneof![0..8u8, 0..4u8, any::<u8>()], 0..200)) {
-        bounded(&[&[2, kind], rest.as_slice()].concat());
+        bounded(&[&[VERSION, kind], rest.as_slice()].concat());
     }
 
     /// Nested counts, each as large as possible: the most expensive input that the fuzzer found.

@@ -43,7 +43,6 @@ enum AgentEvent<'a> {
     Down(usize),
     Revoke(Binary<'a>),
     Differing(Vec<usize>),
-    Frames(Vec<u8>),
 }
 
 #[derive(NifUnitEnum)]
@@ -163,7 +162,6 @@ fn apply<'a>(
             let members = places.into_iter().map(member).collect::<Result<_, _>>()?;
             agent.differing(now, members);
         }
-        AgentEvent::Frames(versions) => running.encoder.set_versions(&versions)?,
     }
     Ok(None)
 }

@@ -6,7 +6,6 @@
 
 use crate::{clients::Clients, clock, error::CallError};
 use quorum::frame;
-use quorum::members::MAX_MEMBERS;
 use quorum::message::{Frame, Send};
 use quorum::time::Time;
 use rustler::{Binary, Encoder as _, Env, NewBinary, Term};
@@ -53,16 +52,11 @@ pub(crate) struct Running<M> {
 /// Encodes frames. The buffer is reused because allocation dominates the time of a short step.
 pub(crate) struct Encoder {
     bytes: Vec<u8>,
-    /// The version of frames for each member.
-    versions: [u8; MAX_MEMBERS],
 }
 
 impl<M> Running<M> {
     pub(crate) fn new(machine: M) -> Mutex<Self> {
-        let encoder = Encoder {
-            bytes: Vec::new(),
-            versions: [frame::LOWEST; MAX_MEMBERS],
-        };
+        let encoder = Encoder { bytes: Vec::new() };
         Mutex::new(Self { machine, encoder })
     }
 }
@@ -84,18 +78,6 @@ pub(crate) fn decoded(bytes: &Binary<'_>) -> Result<Frame, String> {
 }
 
 impl Encoder {
-    /// Sets the versions of frames for the members, in the order of their list.
-    pub(crate) fn set_versions(&mut self, versions: &[u8]) -> Result<(), CallError> {
-        let known = versions
-            .iter()
-            .all(|version| (frame::LOWEST..=frame::HIGHEST).contains(version));
-        if !known || versions.len() > MAX_MEMBERS {
-            return Err(CallError::BadArg);
-        }
-        self.versions[..versions.len()].copy_from_slice(versions);
-        Ok(())
-    }
-
     /// `{send, Kind, Place | ClientName, Frame}`
     pub(crate) fn send_term<'a>(
         &mut self,
@@ -103,11 +85,11 @@ impl Encoder {
         send: &Send,
         clients: &Clients,
     ) -> Term<'a> {
-        let place = send.to.member().map(|member| member.place());
-        // A client speaks the lowest version that its members speak, or is in conflict with them.
-        let version = place.map_or(frame::LOWEST, |place| self.versions[place]);
-        let to = place.map_or_else(|| clients.name(env, send.to), |place| place.encode(env));
-        frame::encode_into(&send.frame, version, &mut self.bytes);
+        let to = match send.to.member() {
+            Some(member) => member.place().encode(env),
+            None => clients.name(env, send.to),
+        };
+        frame::encode_into(&send.frame, &mut self.bytes);
         let mut binary = NewBinary::new(env, self.bytes.len());
         binary.as_mut_slice().copy_from_slice(&self.bytes);
         let kind = match send.frame {

@@ -62,8 +62,6 @@ struct RulesInMs {
     client_votes: usize,
     client_positions: usize,
     batch: usize,
-    #[cfg(feature = "next_version")]
-    next: usize,
 }
 
 /// Converts in both directions.
@@ -74,8 +72,6 @@ macro_rules! convert_rules {
                 Self {
                     $($ms: rules.$time.as_millis() as u64,)*
                     $($number: rules.$number,)*
-                    #[cfg(feature = "next_version")]
-                    next: rules.next,
                 }
             }
         }
@@ -85,8 +81,6 @@ macro_rules! convert_rules {
                 Self {
                     $($time: Duration::from_millis(rules.$ms),)*
                     $($number: rules.$number,)*
-                    #[cfg(feature = "next_version")]
-                    next: rules.next,
                 }
             }
         }
@@ -179,10 +173,10 @@ fn default_rules() -> RulesInMs {
     Rules::default().into()
 }
 
-/// `frame_versions() -> {Lowest, Highest}`: the versions of frames that this library speaks.
+/// `frame_version() -> Version`: the version of frames that this library speaks.
 #[rustler::nif]
-fn frame_versions() -> (u8, u8) {
-    (frame::LOWEST, frame::HIGHEST)
+fn frame_version() -> u8 {
+    frame::VERSION
 }
 
 /// `check(Setup) -> Sentence`: the first invalid constant, or an empty string.

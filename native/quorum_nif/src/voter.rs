@@ -69,7 +69,6 @@ enum VoterEvent<'a> {
     Registered(Vec<Binary<'a>>),
     Stored(u64),
     Conflict(bool),
-    Frames(Vec<u8>),
 }
 
 type Adopted<'a> = (ResourceArc<VoterHandle>, u32, u64, Vec<Term<'a>>);
@@ -163,7 +162,6 @@ fn voter_step<'a>(
             }
             VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
             VoterEvent::Conflict(conflicted) => voter.conflict(now, conflicted),
-            VoterEvent::Frames(versions) => encoder.set_versions(&versions)?,
         }
     }
     voter.tick(now);

@@ -1,13 +1,13 @@
 //! Errors of `decode`.
 
-use crate::bounds::{HIGHEST, LOWEST};
+use super::VERSION;
 use std::error::Error;
 use std::fmt;
 
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameError {
-    /// The first byte is not a version from [`LOWEST`] to [`HIGHEST`].
+    /// The first byte is not [`VERSION`].
     Version {
         /// The first byte.
         version: u8,
@@ -40,7 +40,7 @@ impl fmt::Display for FrameError {
             FrameError::Version { version } => {
                 write!(
                     f,
-                    "a frame of format version {version}; this node supports versions {LOWEST} to {HIGHEST}"
+                    "a frame of version {version}; this node supports version {VERSION}"
                 )
             }
             FrameError::TooLong { bytes, most } => {

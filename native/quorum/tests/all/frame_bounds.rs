@@ -3,7 +3,7 @@
 use crate::common::raw::Raw;
 use quorum::frame::{
     decode, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS,
-    MAX_OTHERS, MAX_TOKENS,
+    MAX_OTHERS, MAX_TOKENS, VERSION,
 };
 
 /// Asserts that `most` is a frame and that `more` breaks a limit.
@@ -121,8 +121,8 @@ fn a_count_above_the_bytes_left_is_rejected() {
 #[test]
 fn the_version_is_checked_first() {
     assert_eq!(decode(&[]), Err(FrameError::CutShort));
-    assert_eq!(decode(&[2]), Err(FrameError::CutShort));
-    for version in [0, 1, 3, 255] {
+    assert_eq!(decode(&[VERSION]), Err(FrameError::CutShort));
+    for version in [0, 2, 3, 255] {
         assert_eq!(decode(&[version]), Err(FrameError::Version { version }));
         assert_eq!(
             decode(&vec![version; MAX_FRAME + 1]),
@@ -140,7 +140,7 @@ fn a_frame_that_is_too_long_is_not_read() {
         (3, MAX_FRAME),
         (99, MAX_FRAME),
     ] {
-        let mut bytes = [vec![2, kind], vec![0x80; most - 1]].concat();
+        let mut bytes = [vec![VERSION, kind], vec![0x80; most - 1]].concat();
         let error = FrameError::TooLong {
             bytes: most + 1,
             most,
@@ -154,16 +154,16 @@ fn a_frame_that_is_too_long_is_not_read() {
 #[test]
 fn unknown_kinds_and_long_numbers_are_malformed() {
     let flag = |flag| Raw::notice().number(0).number(0).byte(flag);
-    let srtt = |bytes: &[u8]| [&[2, 0, 7, 0, 1, 0, 0], bytes].concat();
-    let voter = |bytes: &[u8]| [&[2, 2, 0, 0, 0], bytes].concat();
+    let srtt = |bytes: &[u8]| [&[VERSION, 0, 7, 0, 1, 0, 0], bytes].concat();
+    let voter = |bytes: &[u8]| [&[VERSION, 2, 0, 0, 0], bytes].concat();
     let wrong = [
-        ("frame", vec![2, 4], 2),
+        ("frame", vec![VERSION, 4], 2),
         ("operation", Raw::op(8).0, 10),
         ("reply", Raw::reply(5).0, 13),
         ("reason", Raw::reply(1).byte(8).0, 14),
-        ("state", vec![2, 2, 0, 5], 4),
+        ("state", vec![VERSION, 2, 0, 5], 4),
         ("flag", flag(2).0, 10),
-        ("maybe", vec![2, 0, 7, 2], 4),
+        ("maybe", vec![VERSION, 0, 7, 2], 4),
         ("time of 33 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0x1f]), 12),
         ("time of 35 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0xff]), 12),
         (
@@ -171,7 +171,7 @@ fn unknown_kinds_and_long_numbers_are_malformed() {
             voter(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 3]),
             15,
         ),
-        ("longer kind", vec![2, 0x80, 0], 2),
+        ("longer kind", vec![VERSION, 0x80, 0], 2),
         ("longer time", srtt(&[0x80, 0, 0]), 8),
         ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 7),
         ("longer count", voter(&[8, 1, 0x80, 0, 0]), 8),
@@ -187,7 +187,7 @@ fn error_texts() {
     let sentences = [
         (
             FrameError::Version { version: 3 },
-            "a frame of format version 3; this node supports versions 2 to 2",
+            "a frame of version 3; this node supports version 1",
         ),
         (
             FrameError::TooLong { bytes: 9, most: 8 },

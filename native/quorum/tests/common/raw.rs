@@ -1,5 +1,7 @@
 //! Frames encoded by hand, independently of the encoder, including invalid ones.
 
+use quorum::frame::VERSION;
+
 /// The bytes so far.
 #[derive(Clone, Debug, Default)]
 pub struct Raw(pub Vec<u8>);
@@ -8,13 +10,13 @@ impl Raw {
     /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
         // Version, kind, agent, no session, sequence number, stamp, clock, round trip.
-        Raw(vec![2, 0, 7, 0, 1, 0, 0, 0])
+        Raw(vec![VERSION, 0, 7, 0, 1, 0, 0, 0])
     }
 
     /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
         // Version, kind, news, agent, voter and generation of the session, sequence number, stamp, verdict.
-        Raw(vec![2, 1, 0, 0, 0, 7, 8, 9, 1, 0, 0])
+        Raw(vec![VERSION, 1, 0, 0, 0, 7, 8, 9, 1, 0, 0])
     }
 
     /// A batch of one operation, up to its fields.
@@ -34,7 +36,7 @@ impl Raw {
 
     /// An answer with `Mismatch`, up to the other agents.
     pub fn mismatch() -> Raw {
-        Raw(vec![2, 1, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
+        Raw(vec![VERSION, 1, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
     }
 
     /// A batch of one `Assert`, up to its names.
@@ -49,17 +51,25 @@ impl Raw {
 
     /// A notice, up to its hints. News are the clock, the state and the credit.
     pub fn notice() -> Raw {
-        Raw(vec![2, 2, 0, 0, 0]).number(8).number(1)
+        Raw(vec![VERSION, 2, 0, 0, 0]).number(8).number(1)
     }
 
     /// A `Told`, up to its fence.
     pub fn told() -> Raw {
-        Raw(vec![2, 3, 1]).number(8).number(9).number(8).byte(1)
+        Raw(vec![VERSION, 3, 1])
+            .number(8)
+            .number(9)
+            .number(8)
+            .byte(1)
     }
 
     /// A `Lost`, up to its origin.
     pub fn lost() -> Raw {
-        Raw(vec![2, 3, 1]).number(8).number(9).number(8).byte(2)
+        Raw(vec![VERSION, 3, 1])
+            .number(8)
+            .number(9)
+            .number(8)
+            .byte(2)
     }
 
     /// A byte: a flag or a kind.
