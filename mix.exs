@@ -54,8 +54,9 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
 
     permits = ~w(src/canal_lock.erl src/canal_lock_telemetry.erl)
     quorum = ~w(src/quorum/canal_lock_quorum.erl src/quorum/canal_lock_quorum_telemetry.erl)
+    singleton = ~w(src/quorum/canal_lock_quorum_singleton.erl)
 
-    if Enum.any?(permits ++ quorum, stale?) do
+    if Enum.any?(permits ++ quorum ++ singleton, stale?) do
       escript("scripts/shell_docs.escript", Path.join(app, "doc"))
     end
   end

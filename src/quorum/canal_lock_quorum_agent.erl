@@ -15,7 +15,7 @@
 -behaviour(gen_server).
 
 -export([start_link/1]).
--export([lock/4, unlock/1, try_unlock/1, revoke/1, status/0, count/0, waiting/1, busiest/1]).
+-export([lock/4, unlock/1, try_unlock/1, revoke/1, lease_ms/0, status/0, count/0, waiting/1, busiest/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
@@ -79,6 +79,11 @@ try_unlock(Id) ->
 -spec revoke(binary()) -> Lease_ms :: pos_integer().
 revoke(Name) ->
     call({revoke, Name}).
+
+%% The lease of a voter.
+-spec lease_ms() -> pos_integer().
+lease_ms() ->
+    call(lease_ms).
 
 -spec status() -> #{
     totals := canal_lock_quorum_totals:totals(),
@@ -162,6 +167,9 @@ handle_call({How, Id}, From, State) when How =:= unlock; How =:= try_unlock ->
 handle_call({revoke, Name}, From, State = #state{config = #{setup := #{rules := #{voter_lease_ms := Lease_ms}}}}) ->
     gen_server:reply(From, Lease_ms),
     add({revoke, Name}, State);
+handle_call(lease_ms, From, State = #state{config = Config}) ->
+    gen_server:reply(From, canal_lock_quorum_config:voter_lease_ms(Config)),
+    noreply(State);
 handle_call({waiting, Name}, From, State) ->
     gen_server:reply(From, waiting(Name, State)),
     noreply(State);

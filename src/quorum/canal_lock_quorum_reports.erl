@@ -25,6 +25,7 @@ level(voters_changed) -> notice;
 level(agrees) -> notice;
 level(superseded) -> warning;
 level(old_vm) -> warning;
+level(singleton_stopped) -> warning;
 level(_) -> error.
 
 -spec format(map()) -> {io:format(), [term()]}.
@@ -91,6 +92,9 @@ text(#{what := voters_changed, path := Path, replicas := Replicas, count := Coun
         "until all members have the same options replicas and rules", [Path, Replicas, Count]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
+text(#{what := singleton_stopped, name := Name}) ->
+    {"the singleton ~ts was stopped on this node, because its lock was at risk or lost. It starts where the lock is "
+        "granted next", [short(Name)]};
 text(#{what := old_vm, version := Version, needed := Needed}) ->
     {"this VM, erts ~ts, can lose the wakeup of a process; then requests of this node wait until their timeouts. Run "
         "erts ~ts or later", [Version, Needed]};

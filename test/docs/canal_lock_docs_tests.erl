@@ -234,7 +234,9 @@ docs_follow_their_sources() ->
     Chunks = fun() -> lists:sort(filelib:wildcard(filename:join(Folder, "chunks/*"))) end,
     make_docs(Folder),
     Made = Chunks(),
-    Modules = [canal_lock, canal_lock_quorum, canal_lock_quorum_telemetry, canal_lock_telemetry],
+    Modules = [
+        canal_lock, canal_lock_quorum, canal_lock_quorum_singleton, canal_lock_quorum_telemetry, canal_lock_telemetry
+    ],
     Public = [atom_to_list(Module) ++ ".chunk" || Module <- Modules],
     ?assertEqual(Public, [filename:basename(Chunk) || Chunk <- Made]),
     [One, Other | _] = Made,

@@ -236,7 +236,7 @@ every_report_names_its_details_test() ->
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
         ours => [here@host], differs => members, replicas => 5, count => 20,
-        version => "13.1", needed => "13.2",
+        version => "13.1", needed => "13.2", name => mailer,
         path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
     },
@@ -262,6 +262,7 @@ every_report_names_its_details_test() ->
         {voters_changed, [path, replicas, count], ["/a/file", "5 of 20"]},
         {old_vm, [version, needed], ["erts 13.1", "Run erts 13.2"]},
         {agent_died, [lost], ["18"]},
+        {singleton_stopped, [name], ["mailer"]},
         {event_failed, [event, class, reason, stacktrace], ["[canal_lock,quorum,totals]", "exit", "oops", "frame"]},
         {unknown_message, [process, message], ["agent", "hello"]}
     ]).
