@@ -1,5 +1,5 @@
 defmodule CanalLock.DocTest do
-  # Runs the sessions in the docs of CanalLock and CanalLock.Quorum. The Elixir session of the README is one of them.
+  # Runs the sessions in the docs of the modules. The Elixir session of the README is one of them.
   use ExUnit.Case, async: false
 
   describe "with a manager:" do
@@ -18,15 +18,17 @@ defmodule CanalLock.DocTest do
     end
 
     doctest CanalLock.Quorum
+    doctest CanalLock.Quorum.Singleton
   end
 
   test "every function is documented; all but these have a session" do
     assert ["stop/0"] = without_session(CanalLock)
     assert ["held/1", "stop/0", "try_unlock/1"] = without_session(CanalLock.Quorum)
+    assert [] = without_session(CanalLock.Quorum.Singleton)
   end
 
   test "the docs have no emphasis that IEx shows wrong" do
-    for module <- [CanalLock, CanalLock.Quorum] do
+    for module <- [CanalLock, CanalLock.Quorum, CanalLock.Quorum.Singleton] do
       {:docs_v1, _, _, _, head, _, docs} = Code.fetch_docs(module)
       texts = for %{"en" => text} <- [head | Enum.map(docs, &elem(&1, 3))], do: text
       assert [] = for(text <- texts, found <- Regex.scan(~r/(?<!\*)\*\w[^*\n]*\*[^\s*]/, text), do: found)

@@ -83,6 +83,36 @@ defmodule CanalLock.QuorumTest do
     end
   end
 
+  test "a singleton is a child, which a module, a tuple or a function specifies" do
+    start_supervised!({Quorum, members: [node()]})
+    test = self()
+    run = fn -> send(test, {:runs, self()}) end
+
+    for child <- [{Agent, run}, %{id: :it, start: {Agent, :start_link, [run]}}, fn _lock -> {Agent, run} end] do
+      start_supervised!({Quorum.Singleton, name: :one, child: child})
+      assert_receive {:runs, agent}, 5000
+      assert Quorum.Singleton.whereis(:one) == agent
+      :ok = stop_supervised({Quorum.Singleton, :one})
+      refute Process.alive?(agent)
+      assert Quorum.Singleton.whereis(:one) == nil
+    end
+
+    start_supervised!({Quorum.Singleton, name: :fenced, child: &{Task, fn -> send(test, Quorum.fence(&1)) end}})
+    assert_receive fence when is_integer(fence), 5000
+  end
+
+  test "a wrong option of a singleton is named" do
+    for {options, words} <- [
+          {%{name: :one}, ~r/^the options must be a keyword list such as \[name: :mailer, child: .*\], got: %{/},
+          {[name: 1.0, child: Agent], ~r/^the option :name must be the name of a lock, .*, got: 1.0$/},
+          {[name: :one, child: fn -> 0 end], ~r/^the option :child must be a child specification or a function of ari/},
+          {[name: :one, id: 1], ~r/^unknown keys \[:id\]/},
+          {[name: :one, child: {Agent, fn -> 0 end}], ~r/canal_lock_quorum is not started on this node/}
+        ] do
+      assert_raise ArgumentError, words, fn -> Quorum.Singleton.start_link(options) end
+    end
+  end
+
   defp await_waiting(count) do
     if Quorum.status().waiting != count, do: await_waiting(count)
   end
