@@ -180,6 +180,18 @@ defmodule CanalLock.RecipesTest do
     assert [] == CanalLock.keys()
   end
 
+  test "once per night: one of all callers runs the job, and none while it holds the slot" do
+    start_supervised!({CanalLock.Quorum, members: [node()]})
+    test = self()
+    run = fn slot -> Task.async(fn -> MyApp.Nightly.run(slot, 3_600_000, fn -> send(test, {:ran, slot}) end) end) end
+    for _ <- 1..3, do: run.(:monday)
+    for _ <- 1..2, do: assert_receive({_task, :another_node_has_it}, @timeout_ms)
+    assert_receive {:ran, :monday}, @timeout_ms
+    run.(:tuesday)
+    assert_receive {:ran, :tuesday}, @timeout_ms
+    refute_received {:ran, _}
+  end
+
   # In a project's test run, the application has opened the table.
   test "the tests with async: true pass" do
     [code] = for {:run, "elixir", code} <- blocks(), tests?(code), do: code
