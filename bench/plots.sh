@@ -50,7 +50,7 @@ select_rows() { # CASE MEASURE VARIANTS
       if (!rows) exit 1
       for (i = 1; i <= rows; i++) print row[i] "\t" ((of[i] in ours) ? ours[of[i]] : "NaN") >data
       # From back to front: ours is drawn last, so that it stays visible.
-      n = split("none poolboy ets counters atomics floor elixir global unlock three other ours", all, " ")
+      n = split("none poolboy ets counters atomics floor elixir global unlock other ours", all, " ")
       for (i = 1; i <= n; i++) if (all[i] in seen) subjects = subjects " " all[i]
       printf "subjects = \"%s\"\npanels = %d\narray of_panel[%d]\n", substr(subjects, 2), panels, panels
       for (i = 1; i <= panels; i++) printf "of_panel[%d] = %s\n", i, quoted(title[i])
@@ -85,10 +85,10 @@ set encoding utf8
 panel = 1; along = 2; subject = 3; median = 4; p25 = 5; p75 = 6; of_ours = 7
 name(s) = s eq "ours" ? "canal_lock" : s eq "other" ? "other build" : s eq "elixir" ? "in Elixir" \
     : s eq "floor" ? "floor: bare NIF" : s eq "counters" ? "ets:update_counter" : s eq "ets" ? "original (ETS)" \
-    : s eq "unlock" ? "with unlock/1" : s eq "three" ? "replicas => 3" : s eq "none" ? none_is : s
+    : s eq "unlock" ? "with unlock/1" : s eq "none" ? none_is : s
 color(s) = s eq "ours" ? 0x0072b2 : s eq "elixir" || s eq "unlock" || s eq "other" ? 0x3a9fdc \
     : s eq "floor" ? 0x444444 \
-    : s eq "atomics" || s eq "three" ? 0x009e73 : s eq "counters" ? 0xb5548c \
+    : s eq "atomics" ? 0x009e73 : s eq "counters" ? 0xb5548c \
     : s eq "none" ? 0x8a8a8a : 0xd55e00
 point(s) = color(s) == 0x3a9fdc ? 6 : 7
 width(s) = s eq "ours" ? 2.4 : 1.6

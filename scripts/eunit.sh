@@ -34,6 +34,7 @@ longest=(
   canal_lock_quorum_disk_tests
   canal_lock_view_storm_tests
   canal_lock_quorum_faulty_cluster_tests
+  canal_lock_quorum_rolling_tests
   router_demo_tests
   canal_lock_quorum_unlock_failures_tests
   canal_lock_wait_storm_tests

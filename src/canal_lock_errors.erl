@@ -16,8 +16,8 @@
 
 -export_type([cause/0, option/0, wrong_option/0]).
 
-%% Why a call raises. `{badarg, Texts}' is for checks that need native code. `foreign_lock' is a quorum lock of another
-%% node or of an earlier lifetime of this one.
+%% Why a call raises. `{badarg, Texts}' is for checks that other modules make. `foreign_lock' is a quorum lock of
+%% another node.
 -type cause() ::
     badarg | {badarg, texts()} | not_started | foreign_lock | too_many_buckets
     | system_limit | not_watched | nif_panicked | version_mismatch.

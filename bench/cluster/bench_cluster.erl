@@ -29,7 +29,7 @@ program(ModeName) ->
             {clients, "five members and X clients"}
         ],
         variants => [?ALONE, ?OWN_1, ?OWN, ?OWN_50, ?READERS, ?ONE],
-        subjects => [ours, other, three, unlock, global],
+        subjects => [ours, other, unlock, global],
         targets => lists:append([targets(Nodes) || {Nodes, 0} <- Shapes]),
         facts => [{"nodes", lists:join(", ", [title(Shape) || Shape <- Shapes])}]
     }.
@@ -67,7 +67,7 @@ measure({Members, Clients} = Shape, Mode) ->
     _ = [test_nodes:stop(Node) || {_, Nodes, _} <- Clusters, Node <- Nodes],
     lists:foldl(fun bench_results:merge/2, #{}, Loads).
 
-%% Another build is compared with this one, and with this one with three voters per name; `global' with this one.
+%% Another build is compared with this one, or `global' is.
 clusters(Count) ->
     Cluster = fun(Subjects, Build, Options) -> {Subjects, bench_cluster_nodes:start(Count, Build), Options} end,
     case bench_builds:ours() of
@@ -76,8 +76,7 @@ clusters(Count) ->
         [ours, other] ->
             [
                 Cluster([{ours, unlock_async}], ours, #{}),
-                Cluster([{other, unlock_async}], other, #{}),
-                Cluster([{three, unlock_async}], ours, #{replicas => 3})
+                Cluster([{other, unlock_async}], other, #{})
             ]
     end.
 

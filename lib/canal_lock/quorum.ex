@@ -2,15 +2,15 @@ defmodule CanalLock.Quorum do
   @moduledoc """
   Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 
-  Up to five of the members are the voters of a name, and a lock is held while more than half of them vote for it. There
-  is no master, and `div(v - 1, 2)` of the `v` voters of a name may be down or unreachable. Each vote has a lease: two
-  nodes that cannot reach each other never both write a name.
+  A lock is held while more than half of the members vote for it. There is no master, and `div(n - 1, 2)` of `n` members
+  may be down or unreachable. Each vote has a lease: two nodes that cannot reach each other never both write a name.
 
       members = [:"a@host1", :"b@host2", :"c@host3"]
-      children = [{CanalLock.Quorum, members: members, fence_file: "/var/lib/my_app/fences"}]
+      children = [{CanalLock.Quorum, members: members, state_file: "/var/lib/my_app/state.canal_lock"}]
 
-  The list is the same on all members, and this node is one of them. The nodes must be able to connect to each other;
-  the library keeps them connected. Then:
+  The list is the same on all members, and this node is one of them. Other nodes can be clients (`voter: false`), which
+  lock and do not vote. The nodes must be able to connect to each other; the library keeps them connected. At a first
+  start, all members must be started, and the first lock is granted after a lease (10 s). Then:
 
       iex> {:ok, lock} = CanalLock.Quorum.lock({:invoice, 17}, 5000)
       iex> CanalLock.Quorum.held?(lock)
@@ -43,29 +43,31 @@ defmodule CanalLock.Quorum do
   @type refusal :: :canal_lock_quorum.refusal()
 
   @typedoc """
-  `:members` is required: 1 to 64 nodes, the same list on each. `:replicas` (3 or 5, default 5) is how many of them vote
-  for each name; all, if there are not more. It must be the same on each. `:fence_file` is required for two members or
-  more: the file in which this node stores its fences and what else it must know after a restart, so that fences keep
-  growing; or `:none` ("The state file" in `docs/cluster.md` has what that costs). Each node needs a file of its own.
-  `:forget` (default `[]`) names members of an earlier list that are dead ("Changing the list of members" in
-  `docs/cluster.md`). `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to
-  connect to members that are not connected. `:max_waiting` (default 10000) is the largest number of requests of this
-  node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are
-  emitted as a telemetry event (`m::canal_lock_quorum_telemetry`). `:rules`, a map, has the constants of the protocol
-  ("The constants" in `docs/cluster.md`). The leases must be the same on all members, and so must `partitions`, if there
-  are more members than voters of a name.
+  `:members` is required: 1 to 16 nodes, the same list on each. `:voter` (default `true`) is `false` on a client, which
+  is not in the list and takes no `:state_file`, `:clients` or `:forget`. `:clients` (default `:all`) says which clients
+  a member allows: `:none`, `:all`, or a list of nodes. `:state_file` is the file in which this node stores what it must
+  know after a restart, so that fences keep growing. Each node needs a file of its own; the default is
+  `NODE.canal_lock` in the user's data folder ("The state file" in `docs/cluster.md`). `:forget` (default `[]`) names
+  members of an earlier list that are stopped ("Changing the list of members" in `docs/cluster.md`). `:reconnect_ms`
+  (default 1000) is the average interval, in milliseconds, between attempts to connect to members that are not
+  connected; up to 30 s while these fail at once. `:lease_ms` (default 10000, at least 1000) is for how many
+  milliseconds a voter keeps votes without a message of their node, and how long a restarted voter grants nothing. It
+  must be the same on each node. `:run` (1 to 255, default 16) is how many processes of this node may hold a name one
+  after the other while other nodes wait. `:max_waiting` (default 10000) is the largest number of requests of this node
+  that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are emitted
+  as a telemetry event (`m::canal_lock_quorum_telemetry`).
   """
   @type option ::
           {:members, [node, ...]}
           | {:voter, boolean}
           | {:clients, :none | :all | [node]}
-          | {:replicas, 3 | 5}
-          | {:fence_file, Path.t() | :none}
+          | {:state_file, Path.t()}
           | {:forget, [node]}
           | {:reconnect_ms, pos_integer}
+          | {:lease_ms, pos_integer}
+          | {:run, 1..255}
           | {:max_waiting, pos_integer}
           | {:totals_interval_ms, pos_integer}
-          | {:rules, %{atom => pos_integer}}
 
   @doc """
   The child specification of the quorum locks of this node, for a supervisor. Takes the options of `start_link/1`.
@@ -80,16 +82,16 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Starts the quorum locks of this node, linked to the caller. Options are `t:option/0`. Answers `{:error,
-  {:already_started, pid}}` if they run, `{:error, {:fence_file_in_use, path}}` if another node on this machine has
-  used the file and still runs, and `{:error, {:fence_file_not_writable, path, text}}` if its folder does not exist or
-  cannot be written. Raises `ArgumentError` if an option is wrong. See
-  `:canal_lock_quorum.start_link/1`.
+  {:already_started, pid}}` if they run, `{:error, {:state_file_in_use, path}}` if another node on this machine has
+  used the file and still runs, `{:error, {:state_file_not_writable, path, text}}` if its folder does not exist or
+  cannot be written, and `{:error, {:state_file_not_usable, path, text}}` if it is that of another node, or no state
+  file. Raises `ArgumentError` if an option is wrong. See `:canal_lock_quorum.start_link/1`.
 
       iex> CanalLock.Quorum.start_link(members: [:a@b])
       ** (ArgumentError) the option :members must contain this node, #{node()}, or voter must be false, got: [:a@b]
 
       iex> CanalLock.Quorum.start_link(reconnect_ms: 1000)
-      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 64 nodes, the same on each of them
+      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes, the same on each of them
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
   def start_link(options) do
@@ -107,11 +109,11 @@ defmodule CanalLock.Quorum do
   defdelegate stop(), to: :canal_lock_quorum
 
   @doc """
-  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds. Answers `{:error, :no_quorum}` at
-  once if less than a quorum of the voters of `name` is connected, and `{:error, :too_many_waiting}` at once if
-  `:max_waiting` requests of this node wait already. Answers `{:error, :misconfigured}` if too few voters are left
-  because configurations differ. Answers `{:error, :limit}` on a client that has as many locks or requests as a member
-  allows. A process that locks a name twice waits for itself:
+  Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds, or without a limit if it is
+  `:infinity`. Answers `{:error, :no_quorum}` at once if less than a quorum of the members is connected, and `{:error,
+  :too_many_waiting}` at once if `:max_waiting` requests of this node wait already. Answers `{:error, :misconfigured}`
+  if too few members are left because configurations differ. With a timeout of 0 it waits for no other request. A
+  process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
@@ -120,31 +122,41 @@ defmodule CanalLock.Quorum do
   Raises `ArgumentError` if an argument is wrong, or if the quorum locks are not started on this node. Cost: a round
   trip to a quorum of voters. `:canal_lock_quorum.lock/2` has the details.
   """
-  @spec lock(name, non_neg_integer) :: {:ok, lock} | {:error, refusal}
+  @spec lock(name, timeout) :: {:ok, lock} | {:error, refusal}
   defdelegate lock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
   Locks `name` for the calling process, together with other readers. A waiting writer keeps new readers out: those of
-  another node from when that node knows of the writer, at the latest after a heartbeat (2 s).
+  another node from when that node knows of the writer, at the latest after a fifth of `:lease_ms`.
 
       iex> {:ok, one} = CanalLock.Quorum.rlock("report", 5000)
       iex> {:ok, other} = CanalLock.Quorum.rlock("report", 5000)
       iex> {CanalLock.Quorum.held?(one), CanalLock.Quorum.held?(other)}
       {true, true}
   """
-  @spec rlock(name, non_neg_integer) :: {:ok, lock} | {:error, refusal}
+  @spec rlock(name, timeout) :: {:ok, lock} | {:error, refusal}
   defdelegate rlock(name, timeout_ms), to: :canal_lock_quorum
 
   @doc """
-  Locks all of 1 to 64 `names` for the calling process, exclusively, or none of them. They are one lock, which
-  needs a quorum of the voters of each name.
+  Locks all of 1 to 64 `names` for the calling process, exclusively, or none of them. They are one lock.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock_many([{:account, 1}, {:account, 2}], 5000)
       iex> CanalLock.Quorum.unlock(lock)
       :ok
   """
-  @spec lock_many([name, ...], non_neg_integer) :: {:ok, lock} | {:error, refusal}
+  @spec lock_many([name, ...], timeout) :: {:ok, lock} | {:error, refusal}
   defdelegate lock_many(names, timeout_ms), to: :canal_lock_quorum
+
+  @doc """
+  Locks all of 1 to 64 `names` together with other readers, or none of them. They are one lock.
+
+      iex> {:ok, one} = CanalLock.Quorum.rlock_many([{:account, 1}, {:account, 2}], 5000)
+      iex> {:ok, other} = CanalLock.Quorum.rlock_many([{:account, 2}, {:account, 3}], 5000)
+      iex> {CanalLock.Quorum.held?(one), CanalLock.Quorum.held?(other)}
+      {true, true}
+  """
+  @spec rlock_many([name, ...], timeout) :: {:ok, lock} | {:error, refusal}
+  defdelegate rlock_many(names, timeout_ms), to: :canal_lock_quorum
 
   @doc """
   Calls `fun` with a lock of `name`. The lock is unlocked when `fun` returns, raises, throws or exits.
@@ -152,9 +164,17 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.with_lock(:nightly_job, 5000, fn lock -> CanalLock.Quorum.fence(lock) > 0 end)
       {:ok, true}
   """
-  @spec with_lock(name, non_neg_integer, (lock -> result)) :: {:ok, result} | {:error, refusal}
-        when result: term
+  @spec with_lock(name, timeout, (lock -> result)) :: {:ok, result} | {:error, refusal} when result: term
   defdelegate with_lock(name, timeout_ms, fun), to: :canal_lock_quorum
+
+  @doc """
+  Calls `fun` with a reader's lock of `name`, as `with_lock/3`.
+
+      iex> CanalLock.Quorum.with_rlock("report", 5000, fn _ -> CanalLock.Quorum.rlock("report", 5000) |> elem(0) end)
+      {:ok, :ok}
+  """
+  @spec with_rlock(name, timeout, (lock -> result)) :: {:ok, result} | {:error, refusal} when result: term
+  defdelegate with_rlock(name, timeout_ms, fun), to: :canal_lock_quorum
 
   @doc """
   Whether the lock is held. Reads a few words of memory; sends no message.
@@ -165,10 +185,6 @@ defmodule CanalLock.Quorum do
   """
   @spec held?(lock) :: boolean
   defdelegate held?(lock), to: :canal_lock_quorum, as: :is_held
-
-  @doc "Another name of `held?/1`."
-  @spec held(lock) :: boolean
-  defdelegate held(lock), to: :canal_lock_quorum
 
   @doc """
   The fence of a lock: a number for the resource to check. The fences of the writers of a name always grow.
@@ -191,7 +207,7 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.unlock(lock)
       {:error, :not_held}
 
-  Answers `{:error, :timeout}` if no quorum has confirmed within `voter_lease_ms` (10 s). The lock is unlocked anyway.
+  Answers `{:error, :timeout}` if no quorum has confirmed within `:lease_ms` (10 s). The lock is unlocked anyway.
   """
   @spec unlock(lock) :: :ok | {:error, :not_held | :timeout}
   defdelegate unlock(lock), to: :canal_lock_quorum
@@ -210,20 +226,28 @@ defmodule CanalLock.Quorum do
   @spec unlock_async(lock) :: :ok | {:error, :not_held}
   defdelegate unlock_async(lock), to: :canal_lock_quorum
 
-  @doc "Another name of `unlock_async/1`."
-  @spec try_unlock(lock) :: :ok | {:error, :not_held}
-  defdelegate try_unlock(lock), to: :canal_lock_quorum
+  @doc """
+  Whether this node does its part: a member votes, a client reaches a quorum of members that vote. For readiness probes:
+  of several members, restart the next one when this one is ready. `false` also while the quorum locks are not started,
+  or do not answer.
+
+      iex> CanalLock.Quorum.ready?()
+      true
+  """
+  @spec ready?() :: boolean
+  defdelegate ready?(), to: :canal_lock_quorum, as: :ready
 
   @doc """
   The members and the locks of this node, as this node sees them.
 
-      iex> %{members: [%{connected: true}], voting: true, quorum: :all} = CanalLock.Quorum.status()
+      iex> {:ok, _lock} = CanalLock.Quorum.lock("file", 5000)
+      iex> %{members: [%{connected: true}], voting: true, quorum: true, held: 1} = CanalLock.Quorum.status()
   """
   @spec status() :: :canal_lock_quorum.status()
   defdelegate status(), to: :canal_lock_quorum
 
   @doc """
-  The locks of all members, and the members that did not answer within five seconds.
+  The locks of all members and clients, and those nodes that did not answer within five seconds.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> {[%{names: ["file"], mode: :write, holder: holder}], []} = CanalLock.Quorum.locks()
@@ -234,7 +258,7 @@ defmodule CanalLock.Quorum do
   defdelegate locks(), to: :canal_lock_quorum
 
   @doc """
-  The locks of `name`, and the members that did not answer within five seconds. Reads the locks of this name only.
+  The locks of `name`, and the nodes that did not answer within five seconds. Reads the locks of this name only.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
       iex> {[%{holder: holder, mode: :write, held: true}], []} = CanalLock.Quorum.holder("file")
@@ -245,7 +269,7 @@ defmodule CanalLock.Quorum do
   defdelegate holder(name), to: :canal_lock_quorum
 
   @doc """
-  The requests that wait for `name`, the longest wait first, and the members that did not answer within five seconds.
+  The requests that wait for `name`, the longest wait first, and the nodes that did not answer within five seconds.
 
       iex> CanalLock.Quorum.waiting("file")
       {[], []}
@@ -255,19 +279,17 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Revokes all locks of `name`, and notifies their holders that the locks are lost. Other processes can lock the name
-  when the holder's node has confirmed the revocation, or after ten seconds of silence.
+  when the holder's node has confirmed the revocation, or after `:lease_ms` of silence.
 
-  Answers `{:ok, :ended}` when the members have confirmed that the locks have ended, `{:ok, :not_held}` if there were
-  none, and `{:error, :timeout}` if a member has not confirmed within `voter_lease_ms` (10 s).
-  `:canal_lock_quorum.force_unlock/1` has the details.
+  Answers `:ok` when the request is on its way to the members; `holder/1` shows whether a lock is left.
 
       iex> {:ok, lock} = CanalLock.Quorum.lock("file", 5000)
-      iex> {CanalLock.Quorum.force_unlock("file"), CanalLock.Quorum.held?(lock)}
-      {{:ok, :ended}, false}
       iex> CanalLock.Quorum.force_unlock("file")
-      {:ok, :not_held}
+      :ok
+      iex> receive do: ({:canal_lock_quorum, :lost, ^lock} -> CanalLock.Quorum.held?(lock))
+      false
   """
-  @spec force_unlock(name) :: {:ok, :not_held | :ended} | {:error, :timeout}
+  @spec force_unlock(name) :: :ok
   defdelegate force_unlock(name), to: :canal_lock_quorum
 
   @doc """
@@ -287,7 +309,7 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.top(interval_ms: 1)
       :ok
       iex> {_, shown} = StringIO.contents(screen)
-      iex> shown =~ "quorum: for all names; this node votes"
+      iex> shown =~ "quorum: yes; this node votes"
       true
   """
   @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok

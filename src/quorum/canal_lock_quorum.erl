@@ -1,11 +1,10 @@
 %% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
-%% The <em>members</em> are up to 64 nodes, with the same list on each. Other nodes can be <em>clients</em>, which lock
-%% and do not vote. Up to five of them are the <em>voters</em> of a name, the same ones on each node. A <em>lock</em> is
-%% held while a quorum votes for it: more than half of the voters of its name. So there is no master, and up to `(V - 1)
-%% div 2' of the `V' voters of a name may be down or unreachable. Without a quorum no lock is granted, and holders get
-%% `lost' after at most 8 s. Each vote has a lease: two nodes that cannot reach each other never both hold a name as
-%% writers. Readers can hold it together.
+%% The <em>members</em> are up to 16 nodes, with the same list on each. Other nodes can be <em>clients</em>, which lock
+%% and do not vote. A <em>lock</em> is held while a quorum votes for it: more than half of the members. So there is no
+%% master, and up to `(N - 1) div 2' of `N' members may be down or unreachable. Without a quorum no lock is granted, and
+%% holders get `lost' after at most 8 s. Each vote has a lease: two nodes that cannot reach each other never both hold a
+%% name as writers. Readers can hold it together.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
@@ -20,8 +19,8 @@
 %% term format. The <em>holder</em> of a lock is the process that asked for it. It gets messages:
 %%
 %% <ul>
-%% <li>`{canal_lock_quorum, at_risk, Lock}': for half of the lease, too few voters have confirmed the lock. It is still
-%% held, but may be lost soon.</li>
+%% <li>`{canal_lock_quorum, at_risk, Lock}': for 4 s, too few voters have confirmed the lock. It is still held, but may
+%% be lost soon.</li>
 %% <li>`{canal_lock_quorum, lost, Lock}': the lock is not held any more. Too few voters could be reached, or
 %% {@link force_unlock/1} was called for a name, or canal_lock_quorum was stopped or has crashed on this node.</li>
 %% </ul>
@@ -30,7 +29,8 @@
 %%
 %% A holder can be suspended after it has checked its lock, and go on after the lock is lost. Only the resource can
 %% reject its writes then. Send {@link fence/1} with each write, and let the resource reject a fence that is lower than
-%% the highest one it has seen. `docs/quorum.md' describes the protocol and its limits.
+%% the highest one it has seen. `docs/cluster.md' describes how to start and operate quorum locks, `docs/quorum.md' the
+%% protocol and its limits. Times in seconds are those of the default lease.
 %%
 %% == Errors ==
 %% A wrong argument raises `badarg'. So does any call while canal_lock_quorum is not started on this node. The shell
@@ -42,9 +42,9 @@
 -include("../canal_lock_errors.hrl").
 
 -export([start_link/1, child_spec/1, stop/0]).
--export([lock/2, rlock/2, lock_many/2, with_lock/3]).
--export([is_held/1, held/1, fence/1, unlock/1, unlock_async/1, try_unlock/1]).
--export([status/0, locks/0, holder/1, waiting/1, force_unlock/1, top/0, top/1]).
+-export([lock/2, rlock/2, lock_many/2, rlock_many/2, with_lock/3, with_rlock/3]).
+-export([is_held/1, fence/1, unlock/1, unlock_async/1]).
+-export([ready/0, status/0, locks/0, holder/1, waiting/1, force_unlock/1, top/0, top/1]).
 
 -export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, member_status/0,
     client_status/0, conflict/0, totals/0]).
@@ -67,29 +67,28 @@
 -type lock() :: canal_lock_quorum_lock:lock().
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
--type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured | limit.
-%% Why a lock was refused: not granted within the timeout; less than a quorum of the voters of a name is connected,
-%% while other names may have one; `max_waiting' requests of this node wait already; configurations differ, so that too
-%% few voters of a name vote (`conflict' in {@link status/0} says which). `limit': this node is a client, and has as
-%% many locks or waiting requests at a member as the rules `client_votes' and `client_positions' of that member allow,
-%% or that member knows as many clients as its rule `clients' allows.
+-type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured.
+%% Why a lock was refused: not granted within the timeout; less than a quorum of the members is connected; `max_waiting'
+%% requests of this node wait already; configurations differ, so that too few members vote for this node (`conflict' in
+%% {@link status/0} says which).
 
 -type options() :: canal_lock_quorum_config:options().
-%% `members' (required): 1 to 64 nodes, this one among them, in any order. `voter' (default `true'): `false' on a
+%% `members' (required): 1 to 16 nodes, this one among them, in any order. `voter' (default `true'): `false' on a
 %% <em>client</em>, a node that locks and is no member. Its `members' are those of the members, without this node, and
-%% it takes `replicas', `reconnect_ms', `max_waiting', `totals_interval_ms' and `rules' besides. `clients' (default
-%% `none'): the clients that a member allows: `none', `all', or a list of nodes. `replicas' (3 or 5, default 5): how
-%% many members vote for each name; all of them, if there are not more. It must be the same on all members. `fence_file'
-%% (required for two members or more): the file in which this node stores its fences and what else it must know after a
-%% restart, so that fences keep growing; or `none'. Each node needs a file of its own, in an existing folder. "The state
-%% file" in `docs/cluster.md' describes it, and what `none' costs. `forget' (default `[]'): members of an earlier list
-%% that are dead, so that this node does not wait for them ("Changing the list of members" in `docs/cluster.md').
-%% `reconnect_ms' (default 1000): the average interval, in milliseconds, between attempts to connect to members that are
-%% not connected. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a
-%% time. `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if
-%% `telemetry' runs ({@link canal_lock_quorum_telemetry}). `rules': the constants of the protocol. The leases must be
-%% the same on all members, and so must `partitions', if there are more members than voters of a name; "The constants"
-%% in `docs/cluster.md' describes each.
+%% it takes `reconnect_ms', `lease_ms', `run', `max_waiting' and `totals_interval_ms' besides. `clients' (default
+%% `all'): the clients that a member allows: `none', `all', or a list of nodes. `state_file' (default: `NODE.canal_lock'
+%% in the folder `filename:basedir(user_data, "canal_lock")', which is created): the file in which this node stores what
+%% it must know after a restart, so that fences keep growing. Each node needs a file of its own, in an existing folder
+%% ("The state file" in `docs/cluster.md'). A node without distribution has no file by default: its fences begin at the
+%% wall clock each time. `forget' (default `[]'): members of an earlier list that are stopped, so that this node does
+%% not wait for them ("Changing the list of members" in `docs/cluster.md'). `reconnect_ms' (default 1000): the average
+%% interval, in milliseconds, between attempts to connect to members that are not connected; up to 30 s while these fail
+%% at once. `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter keeps votes without a message
+%% of their node, and how long a restarted voter grants nothing; the same on all nodes. A lock is lost when too few of
+%% its votes have been renewed for four fifths of it. `run' (1 to 255, default 16): how many processes of this node may
+%% hold a name one after the other while other nodes wait. `max_waiting' (default 10000): the largest number of requests
+%% of this node that wait for a lock at a time. `totals_interval_ms' (default 5000): how often the totals of {@link
+%% status/0} are emitted as an event, if `telemetry' runs ({@link canal_lock_quorum_telemetry}).
 
 -type lock_info() :: #{
     node := node(),
@@ -122,79 +121,76 @@
     node := node(), votes := non_neg_integer(), waiting := non_neg_integer(), heard_ms := non_neg_integer()
 }.
 %% A client as the voter of this node sees it: how many votes and waiting requests it has here, and the time
-%% since its last frame. A client that has sent none for ten seconds (the rule `voter_lease_ms') is removed.
+%% since its last frame. A client that has sent none for a lease is removed.
 
 -type status() :: #{
     members := [member_status()],
     clients := [client_status()],
     conflict := [conflict()],
-    quorum := all | some | none,
-    without_quorum := non_neg_integer(),
+    quorum := boolean(),
     voting := boolean(),
+    waits_for := [node()],
     waiting := non_neg_integer(),
     queued := non_neg_integer(),
-    longest_queue := non_neg_integer(),
     held := non_neg_integer(),
     pending_unlocks := non_neg_integer(),
+    state_file := binary() | none,
     totals := totals()
 }.
 %% The cluster as this node sees it. `members': see {@type member_status()}. `clients': see {@type client_status()};
 %% empty on a client. `conflict': the nodes whose configuration differs from that of this node. While there is one, the
-%% voter of this node grants no lock. `quorum': whether a quorum of voters answers for `all' names, `some' of them or
-%% `none'. Names are divided into partitions by a hash, and the names of a partition have the same voters;
-%% `without_quorum' is the number of partitions without a quorum, of 4096 in all (the rule `partitions'). `voting':
-%% whether the voter of this node votes for writers; `false' on a client. It does not while it learns which locks are
-%% held, or while its disk stores nothing and its fences are used up. `queued': how many requests of all nodes wait at
-%% the voter of this node; `longest_queue': how many of these wait for names of one partition, at most. For this node:
-%% the number of requests that wait for a lock, of locks that are held, and of unlocks that more than half of the
-%% members have not executed yet, and the totals.
+%% voter of this node grants no lock. `quorum': whether a quorum of members votes for writers, as this node sees it. A
+%% member that is connected and answers does not always vote. `voting': whether the voter of this node votes for
+%% writers; `false' on a client. It does not for up to a lease after its start, while it learns lost fences, or while
+%% its disk stores nothing and its fences are used up. `waits_for': the members whose answers the voter of this node
+%% waits for before it votes; `[]' also while it waits for the lease of clients. `queued': how many requests of all
+%% nodes wait at the voter of this node. For this node: the number of requests that wait for a lock, of locks that are
+%% held, and of unlocks that more than half of the members have not executed yet, and the totals. `state_file': its
+%% path, or `none' on a client and on a node without distribution that was given none.
 
 -type conflict() :: canal_lock_quorum_lists:conflict().
-%% A node whose configuration differs in `members', which are its members, in `frame_version', which is the version of
-%% the frames that it speaks, or in `rules', which are its leases, and its `replicas' and `partitions', if not all
-%% members vote for each name. `not_heard': the list of this node has changed since its last start, and this node waits
-%% until the node has the new one, too. `clients': this node is a client, and the member does not allow it.
+%% A node whose configuration differs in `name', which is the name of this node at the start, if it has another one now,
+%% in `members', which are its members, in `frame_version', which is the version of the frames that it speaks, or in
+%% `lease_ms'. `not_heard': the list of this node has changed since its last start, and this node waits until the node
+%% has the new one, too. `clients': this node is a client, and the member does not allow it.
 
 -type totals() :: canal_lock_quorum_totals:totals().
-%% Counts of this node since canal_lock_quorum was started. Requests: `granted', the sum of `passed', which got the lock
-%% from another process of the node without a message, `wide', which asked a quorum at once, and `ordered', which asked
-%% one voter first because other nodes wanted the name; `refused_timeout', `refused_no_quorum',
-%% `refused_too_many_waiting', `refused_misconfigured' and `refused_limit'; and `canceled', whose callers have died.
+%% Counts of this node since canal_lock_quorum was started. Requests: `granted', of which `passed' got the lock
+%% from another process of the node without a message; `refused_timeout', `refused_no_quorum',
+%% `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose callers have died.
 %% Ends of locks: `unlocked' by a call or by the death of the holder, `lost', and `revoked'; `granted' is the sum of
 %% these and of the held locks. `at_risk': messages to holders. `wait_us': the time in microseconds that the granted
-%% requests waited; `longest_wait_us': the longest wait since the last telemetry event, or since the start. Attempts
-%% that gave their votes back to begin again: `restarted_queued' because other requests were first, `restarted_recalled'
-%% because an older one waited for a vote, `restarted_voter' because a voter could not help. `asked_last': how often a
-%% voter was slow or late, so that others are asked before it for some time.
+%% requests waited; `longest_wait_us': the longest wait since the last telemetry event, or since the start. `recalled':
+%% how often a request gave its votes back, because an older one of another node waited for them.
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
-%% `Options' is a map; see {@type options()}. All members must be started with the same `members', `replicas' and
-%% leases. While a node knows of a member that differs, its voter grants no locks, and {@link status/0} names that
-%% member. After the list or `replicas' was changed, voting begins when all members of the old and of the new list have
-%% the new one, or are in `forget'.
+%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and `lease_ms'. While
+%% a node knows of a member that differs, its voter grants no locks, and {@link status/0} names that member. After the
+%% list was changed, voting begins when all members of the old and of the new list have the new one, or are in `forget'.
 %%
-%% At the first start, voting begins when this node has been connected to all members. The same is true after more than
-%% half of the voters of a name have lost their fences.
+%% A member without a state file, as at its first start, votes after a lease, and when this node has been connected to
+%% all members or enough of them vote. With `clients => none' it does not wait for the lease if all members answer.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
-%% not load (`Text' is a binary), `{error, {fence_file_in_use, Path}}' if another node on this machine has used the
-%% file and still runs, and `{error, {fence_file_not_writable, Path, Text}}' if its folder does not exist or cannot be
-%% written. Raises `badarg' if an option is wrong. Logs a warning if the VM can lose the wakeup of a process: OTP 25
-%% before 25.3.2.10, and OTP 26 before 26.2.3.
+%% not load (`Text' is a binary), `{error, {state_file_in_use, Path}}' if another node on this machine has used the
+%% file and still runs, `{error, {state_file_not_writable, Path, Text}}' if its folder does not exist or cannot be
+%% written, and `{error, {state_file_not_usable, Path, Text}}' if it is that of another node, or no state file; then it
+%% is not changed. Raises `badarg' if an option is wrong. Logs a warning if the VM can lose the wakeup of a process: OTP
+%% 25 before 25.3.2.10, and OTP 26 before 26.2.3.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     ?ANSWER([Options], start(Options)).
 
 start(Options) ->
-    case canal_lock_quorum_nif:load() of
-        ok ->
-            case canal_lock_quorum_config:wrong_option(Options) of
-                none -> canal_lock_quorum_sup:start_link(canal_lock_quorum_config:make(Options));
-                Wrong -> {raise, {badarg, #{1 => canal_lock_errors:option_text(Wrong, Options)}}}
+    case canal_lock_quorum_config:wrong_option(Options) of
+        none ->
+            case canal_lock_quorum_nif:load() of
+                ok -> canal_lock_quorum_sup:start_link(canal_lock_quorum_config:make(Options));
+                {error, Text} -> {error, {nif_not_loaded, Text}}
             end;
-        {error, Text} ->
-            {error, {nif_not_loaded, Text}}
+        Wrong ->
+            {raise, {badarg, #{1 => canal_lock_errors:option_text(Wrong, Options)}}}
     end.
 
 %% @doc The child specification of the quorum locks, for a supervisor.
@@ -219,37 +215,43 @@ stop() ->
 
 %% @doc Locks `Name' for the calling process, exclusively.
 %%
-%% Waits for at most `Timeout_ms' milliseconds, then answers `{error, timeout}'. Answers `{error, no_quorum}' at once if
-%% less than a quorum of the voters of `Name' is connected, and `{error, too_many_waiting}' at once if as many requests
-%% of this node wait as the option `max_waiting' allows. The members get no message of such a request. Answers `{error,
-%% misconfigured}' if too few voters are left because configurations differ ({@link status/0}). A process that locks a
-%% name twice waits for itself. Raises as described for the module.
+%% Waits for at most `Timeout_ms' milliseconds, or without a limit if it is `infinity'. Then answers `{error, timeout}'.
+%% With a timeout of 0 it <em>tries</em>: it waits only for the answers of the members, for two round trips or 0.1 s,
+%% whichever is longer, and answers `{error, timeout}' if too few of them vote for it now. Of two nodes that try at the
+%% same time, both may get this answer. Answers `{error, no_quorum}' at once if less than a quorum of the members is
+%% connected, and `{error, too_many_waiting}' at once if as many requests of this node wait as the option `max_waiting'
+%% allows. The members get no message of such a request. Answers `{error, misconfigured}' if too few members are left
+%% because configurations differ ({@link status/0}). A process that locks a name twice waits for itself. Raises as
+%% described for the module.
 %%
 %% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
-%% hold it one after the other. The last of them gets it at most 50 ms after another node has asked for it (the rules
-%% `run', `keep_ms' and `run_ms').
+%% hold it one after the other (the option `run'). The last of them gets it at most 50 ms after another node has asked
+%% for it.
 %%
 %% Cost: a round trip to a quorum of voters, and one more while nodes contend for the name. No round trip if another
 %% process of this node passes the lock on.
--spec lock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
+-spec lock(name(), Timeout_ms :: timeout()) -> {ok, lock()} | {error, refusal()}.
 lock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(write, [Name], Timeout_ms))).
 
-%% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out: those
-%% of another node from when that node knows of the writer, at the latest after a heartbeat (2 s). Otherwise as {@link
-%% lock/2}.
--spec rlock(name(), Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
+%% @doc Locks `Name' for the calling process, together with other readers. A waiting writer keeps new readers out.
+%% Otherwise as {@link lock/2}.
+-spec rlock(name(), Timeout_ms :: timeout()) -> {ok, lock()} | {error, refusal()}.
 rlock(Name, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Name, Timeout_ms], ?STARTED(lock(read, [Name], Timeout_ms))).
 
 %% @doc Locks all of 1 to 64 `Names' for the calling process, exclusively, or none of them. They are one lock, which
-%% needs a quorum of the voters of each name. Two processes that lock some of the same names never deadlock. Otherwise
-%% as {@link lock/2}.
--spec lock_many([name(), ...], Timeout_ms :: non_neg_integer()) -> {ok, lock()} | {error, refusal()}.
+%% needs one quorum. Two processes that lock some of the same names never deadlock. Otherwise as {@link lock/2}.
+-spec lock_many([name(), ...], Timeout_ms :: timeout()) -> {ok, lock()} | {error, refusal()}.
 lock_many(Names, Timeout_ms) ->
     ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(write, Names, Timeout_ms))).
 
-lock(Mode, Names, Timeout_ms) when is_integer(Timeout_ms), Timeout_ms >= 0, Timeout_ms =< ?MAX_MS ->
+%% @doc Locks all of 1 to 64 `Names' as {@link rlock/2}, or none of them. Otherwise as {@link lock_many/2}.
+-spec rlock_many([name(), ...], Timeout_ms :: timeout()) -> {ok, lock()} | {error, refusal()}.
+rlock_many(Names, Timeout_ms) ->
+    ?ANSWER_OR_EXIT([Names, Timeout_ms], ?STARTED(lock(read, Names, Timeout_ms))).
+
+lock(Mode, Names, Timeout_ms) when ?IS_TIMEOUT(Timeout_ms) ->
     case canal_lock_quorum_names:encode_all(Names) of
         {ok, Bytes} -> canal_lock_quorum_agent:lock(Mode, Names, Bytes, Timeout_ms);
         {error, _} -> {raise, badarg}
@@ -263,32 +265,34 @@ lock(_, _, _) ->
 %% throws, exits or raises (which passes to the caller), and when the process is killed. The lock can be lost while
 %% `Fun' runs: `Fun' can check it with {@link is_held/1}, the resource with {@link fence/1}.
 %% Otherwise as {@link lock/2}.
--spec with_lock(name(), Timeout_ms :: non_neg_integer(), fun((lock()) -> Result)) ->
-    {ok, Result} | {error, refusal()}.
+-spec with_lock(name(), Timeout_ms :: timeout(), fun((lock()) -> Result)) -> {ok, Result} | {error, refusal()}.
 with_lock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
-    case ?ANSWER_OR_EXIT([Name, Timeout_ms, Fun], ?STARTED(lock(write, [Name], Timeout_ms))) of
-        {ok, Lock} ->
-            try
-                {ok, Fun(Lock)}
-            after
-                unlock_async(Lock)
-            end;
-        {error, Reason} ->
-            {error, Reason}
-    end;
+    call_with(?ANSWER_OR_EXIT([Name, Timeout_ms, Fun], ?STARTED(lock(write, [Name], Timeout_ms))), Fun);
 with_lock(Name, Timeout_ms, Fun) ->
     ?RAISE(badarg, [Name, Timeout_ms, Fun]).
+
+%% @doc Calls `Fun', a function of one argument, with a reader's lock of `Name'. As {@link with_lock/3} and {@link
+%% rlock/2}.
+-spec with_rlock(name(), Timeout_ms :: timeout(), fun((lock()) -> Result)) -> {ok, Result} | {error, refusal()}.
+with_rlock(Name, Timeout_ms, Fun) when is_function(Fun, 1) ->
+    call_with(?ANSWER_OR_EXIT([Name, Timeout_ms, Fun], ?STARTED(lock(read, [Name], Timeout_ms))), Fun);
+with_rlock(Name, Timeout_ms, Fun) ->
+    ?RAISE(badarg, [Name, Timeout_ms, Fun]).
+
+call_with({ok, Lock}, Fun) ->
+    try
+        {ok, Fun(Lock)}
+    after
+        unlock_async(Lock)
+    end;
+call_with({error, Reason}, _) ->
+    {error, Reason}.
 
 %% @doc Whether the lock is held. `true' means that it was held at an instant of this call, and that no process of
 %% another node held the name at that instant, except as a reader if this is a reader's lock. Raises `badarg' if `Lock'
 %% is not a lock of this node. Cost: reads a few words of memory and the clock, less than a microsecond; no message.
 -spec is_held(lock()) -> boolean().
 is_held(Lock) ->
-    ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
-
-%% @doc Another name of {@link is_held/1}.
--spec held(lock()) -> boolean().
-held(Lock) ->
     ?ANSWER([Lock], canal_lock_quorum_lock:is_held(Lock)).
 
 %% @doc The fence of a lock: a number for the resource to check.
@@ -304,7 +308,7 @@ fence(Lock) ->
 %% the lock is passed on to it without a wait.
 %%
 %% Answers `{error, not_held}' if the lock was lost or unlocked before. Answers `{error, timeout}' if no quorum has
-%% confirmed within `voter_lease_ms' (10 s). The lock is unlocked in this case, too: members that cannot be reached drop
+%% confirmed within `lease_ms'. The lock is unlocked in this case, too: members that cannot be reached drop
 %% their votes when the lease expires. Raises `badarg' if `Lock' is not a lock of this node. Cost: a round trip to a
 %% quorum of voters.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
@@ -319,16 +323,11 @@ unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
 %% the background. A later lock by the caller never fails because of the old one.
 %%
 %% A failure to notify the members is logged, and each of them drops its vote when the lease expires. The call waits
-%% only while more than 4096 unlocks (the rule `pending_unlocks') are pending (see {@link status/0}). If the lock was
+%% only while more than 4096 unlocks are pending (see {@link status/0}). If the lock was
 %% lost or unlocked before, answers `{error, not_held}'. Raises `badarg' if `Lock' is not a lock of this node. Cost: a
 %% message to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.
 unlock_async(Lock) ->
-    ?ANSWER([Lock], unlock_without_wait(Lock)).
-
-%% @doc Another name of {@link unlock_async/1}.
--spec try_unlock(lock()) -> ok | {error, not_held}.
-try_unlock(Lock) ->
     ?ANSWER([Lock], unlock_without_wait(Lock)).
 
 unlock_without_wait(Lock) ->
@@ -343,10 +342,24 @@ unlock_when_possible(not_held) ->
 unlock_when_possible(Id) ->
     %% If the agent dies during the call, the lock is lost with it.
     try
-        canal_lock_quorum_agent:try_unlock(Id)
+        canal_lock_quorum_agent:unlock_async(Id)
     catch
         exit:_ -> {error, not_held}
     end.
+
+%% @doc Whether this node does its part: a member votes, a client reaches a quorum of members that vote. For readiness
+%% probes: of several members, restart the next one when this one is ready. `false' also while canal_lock_quorum is not
+%% started, or does not answer. Cost: as {@link status/0}.
+-spec ready() -> boolean().
+ready() ->
+    try canal_lock_quorum_status:read() of
+        #{voting := true} -> true;
+        #{members := Members, quorum := Quorum} -> Quorum andalso not lists:any(fun is_this_node/1, Members)
+    catch
+        exit:_ -> false
+    end.
+
+is_this_node(#{node := Node}) -> Node =:= node().
 
 %% @doc The members and the locks of this node, as this node sees them: {@type status()}. Raises as described for the
 %% module. Cost: a call to two processes of this node.
@@ -359,14 +372,15 @@ status() ->
 %% allowed, another call to each member before.
 -spec locks() -> {[lock_info()], Silent :: [node()]}.
 locks() ->
-    ?ANSWER_OR_EXIT([], ?STARTED(canal_lock_quorum_members:ask_all(canal_lock_quorum_held, {infos, []}, ?ASK_MS))).
+    Ask = fun() -> canal_lock_quorum_members:ask_all(canal_lock_quorum_lock_table, {infos, []}, ?ASK_MS) end,
+    ?ANSWER_OR_EXIT([], ?STARTED(Ask())).
 
 %% @doc The locks of `Name', of a writer or of readers, and the nodes that did not answer within five seconds. Such a
 %% node can have more. Raises as described for the module. Cost: as {@link locks/0}, but each node copies the locks of
 %% this name only. It searches all of its locks: about 20 ms for 100,000 of them.
 -spec holder(name()) -> {[lock_info()], Silent :: [node()]}.
 holder(Name) ->
-    ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_held, infos))).
+    ?ANSWER_OR_EXIT([Name], ?STARTED(ask_for(Name, canal_lock_quorum_lock_table, infos))).
 
 %% @doc The requests that wait for `Name', the longest wait first, and the nodes that did not answer within five
 %% seconds. They do not get the lock in this order. Raises as described for the module. Cost: as {@link locks/0}; the
@@ -384,22 +398,19 @@ ask_for(Name, Module, Function) ->
 
 %% @doc Revokes all locks of `Name', of a writer or of all readers. Their holders get `lost'.
 %%
-%% Answers `{ok, ended}' when the members have confirmed that the locks have ended, and `{ok, not_held}' if all members
-%% answer that they held none. Answers `{error, timeout}' after ten seconds (the rule `voter_lease_ms') if the node of a
-%% holder has not confirmed, or if a member that can have more readers, or the writer, does not answer. The lock has
-%% expired by then, unless the request was lost: call {@link holder/1}, and this function again if needed.
+%% Answers `ok' when the request is on its way to the members that this node is connected to; a quorum of them is
+%% enough. {@link holder/1} shows whether a lock is left: call it, and this function again if needed.
 %%
-%% Other processes can lock the name when the holder's node has confirmed the revocation, or after ten seconds of
-%% silence. So there are never two writers. The request goes to the members that this node is connected to; a quorum of
-%% the voters is enough. Requests that wait for the name are not refused, and one of them may hold it when this function
-%% answers. Raises as described for the module. Cost: a call to each member, and about two round trips.
--spec force_unlock(name()) -> {ok, not_held | ended} | {error, timeout}.
+%% Other processes can lock the name when the holder's node has confirmed the revocation, or after `lease_ms' of
+%% silence. So there are never two writers. Requests that wait for the name are not refused. Raises as described for the
+%% module. Cost: a call of a process of this node.
+-spec force_unlock(name()) -> ok.
 force_unlock(Name) ->
     ?ANSWER_OR_EXIT([Name], ?STARTED(revoke(Name))).
 
 revoke(Name) ->
     case canal_lock_quorum_names:encode(Name) of
-        {ok, Bytes} -> canal_lock_quorum_force:unlock(Name, Bytes);
+        {ok, Bytes} -> canal_lock_quorum_agent:revoke(Bytes);
         {error, _} -> {raise, badarg}
     end.
 
@@ -423,7 +434,7 @@ top() ->
 %% member the clients that it knows, those with most votes here first. {@type status()} explains these.
 %%
 %% If canal_lock_quorum stops, or its agent or voter does not answer for five seconds, the screen says so, until it does
-%% again. `docs/cluster.md' has an example. Options, input, output and end are those of {@link canal_lock:top/1}.
+%% again. Options, input, output and end are those of {@link canal_lock:top/1}.
 %%
 %% Raises as described for the module, if canal_lock_quorum is not started at the time of the call. Cost: each refresh
 %% takes one {@link status/0}, and at most 5 ms of the agent's process to count waiting requests; of more than about

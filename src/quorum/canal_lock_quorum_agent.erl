@@ -15,7 +15,7 @@
 -behaviour(gen_server).
 
 -export([start_link/1]).
--export([lock/4, unlock/1, try_unlock/1, revoke/1, lease_ms/0, status/0, count/0, waiting/1, busiest/1]).
+-export([lock/4, unlock/1, unlock_async/1, revoke/1, lease_ms/0, status/0, count/0, waiting/1, busiest/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
 
 %% The maximum number of events in one step. A step should take less than a millisecond.
@@ -24,6 +24,9 @@
 %% How many bytes of the names of waiting requests one call counts: those of 10,000 requests with names of usual length,
 %% in at most 5 ms. The time grows with the length of the names.
 -define(MAX_COUNTED_BYTES, 500_000).
+
+%% How many attempts a lease has: `attempt' in native/quorum/src/rules.rs.
+-define(ATTEMPTS, 10).
 
 -record(waiting, {
     from :: gen_server:from(),
@@ -46,9 +49,11 @@
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
     %% Frames for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
-    reported = #{} :: canal_lock_quorum_repeated:reported(),
+    reported = #{} :: canal_lock_quorum_log_limit:reported(),
     %% Members whose voters were silent after the last step: bit N is the member at place N.
     silent = 0 :: non_neg_integer(),
+    %% Members on which canal_lock_quorum was stopped: their voters do not answer.
+    stopped = [] :: [canal_lock_quorum_config:place()],
     %% Whether this process has yielded since the last step.
     has_yielded = false :: boolean(),
     %% Unlocks that more than half of the members have not executed.
@@ -60,7 +65,7 @@ start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
 %% Acquires a lock of all names for the calling process. `Encoded' has the same names as bytes, in any order.
--spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], non_neg_integer()) ->
+-spec lock(canal_lock_quorum_lock:mode(), [canal_lock_quorum_names:name(), ...], [binary(), ...], timeout()) ->
     {ok, canal_lock_quorum_lock:lock()} | {error, canal_lock_quorum:refusal()}.
 lock(Mode, Names, Encoded, Timeout_ms) ->
     call({lock, Mode, Names, Encoded, Timeout_ms}).
@@ -70,13 +75,13 @@ lock(Mode, Names, Encoded, Timeout_ms) ->
 unlock(Id) ->
     call({unlock, Id}).
 
-%% Unlocks without waiting for a quorum, when no more unlocks are pending than the rule `pending_unlocks' allows.
--spec try_unlock(canal_lock_quorum_lock:id()) -> ok | {error, not_held}.
-try_unlock(Id) ->
-    call({try_unlock, Id}).
+%% Unlocks without waiting for a quorum, when no more unlocks are pending than native/quorum/src/rules.rs allows.
+-spec unlock_async(canal_lock_quorum_lock:id()) -> ok | {error, not_held}.
+unlock_async(Id) ->
+    call({unlock_async, Id}).
 
-%% Returns after how many milliseconds the locks have expired on nodes that do not confirm it.
--spec revoke(binary()) -> Lease_ms :: pos_integer().
+%% Revokes the locks of a name: of the name as bytes.
+-spec revoke(binary()) -> ok.
 revoke(Name) ->
     call({revoke, Name}).
 
@@ -89,10 +94,10 @@ lease_ms() ->
     totals := canal_lock_quorum_totals:totals(),
     members := [canal_lock_quorum:member_status()],
     conflict := [canal_lock_quorum_lists:conflict()],
-    quorum := all | some | none,
-    without_quorum := non_neg_integer(),
+    quorum := boolean(),
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer(),
+    state_file := binary() | none,
     is_member := boolean(),
     may_have_clients := boolean()
 }.
@@ -102,7 +107,7 @@ status() ->
 %% The number of locks that processes of this node hold.
 -spec count() -> non_neg_integer().
 count() ->
-    canal_lock_quorum_held:count().
+    canal_lock_quorum_lock_table:count().
 
 %% The requests of this node for a name. Cost: the agent's process reads all waiting requests.
 -spec waiting(canal_lock_quorum_names:name()) -> [canal_lock_quorum:waiting_info()].
@@ -135,10 +140,20 @@ init(Config = #{setup := Setup}) ->
 %% Members whose configuration differs ignore this node.
 compare_lists(State = #state{config = Config, events = Events}) ->
     Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
-    State#state{events = [{differing, Differing} | Events]}.
+    compare_stopped(State#state{events = [{differing, Differing} | Events]}).
+
+%% A voter that has stopped counts as disconnected: no request waits for it.
+compare_stopped(State = #state{config = Config = #{members := Members}, stopped = Before, events = Events}) ->
+    Stopped = canal_lock_quorum_lists:stopped(Config),
+    Node = fun(Place) -> lists:nth(Place + 1, Members) end,
+    Down = [{down, Place} || Place <- Stopped -- Before],
+    Up = [{up, Place} || Place <- Before -- Stopped, is_connected(Node(Place))],
+    _ = [canal_lock_quorum_reports:report(stopped, #{node => Node(Place)}) || {down, Place} <- Down],
+    _ = [canal_lock_quorum_reports:report(started, #{node => Node(Place)}) || {up, Place} <- Up],
+    State#state{stopped = Stopped, events = Down ++ Up ++ Events}.
 
 notify_holders_of_the_previous_agent(#{totals := Totals}) ->
-    case canal_lock_quorum_held:take_all() of
+    case canal_lock_quorum_lock_table:take_all() of
         [] ->
             ok;
         Rows ->
@@ -162,13 +177,13 @@ handle_call({lock, Mode, Names, Bytes, Timeout_ms}, From = {Pid, _}, State) ->
     Since = os:perf_counter(),
     Waiting = #waiting{from = From, monitor = Monitor, since = Since, mode = Mode, names = Names},
     add({lock, Request, Mode, Bytes, Timeout_ms}, Numbered#state{locking = Locking#{Request => Waiting}});
-handle_call({How, Id}, From, State) when How =:= unlock; How =:= try_unlock ->
+handle_call({How, Id}, From, State) when How =:= unlock; How =:= unlock_async ->
     unlock_for(From, How, Id, State);
-handle_call({revoke, Name}, From, State = #state{config = #{setup := #{rules := #{voter_lease_ms := Lease_ms}}}}) ->
-    gen_server:reply(From, Lease_ms),
+handle_call({revoke, Name}, From, State) ->
+    gen_server:reply(From, ok),
     add({revoke, Name}, State);
-handle_call(lease_ms, From, State = #state{config = Config}) ->
-    gen_server:reply(From, canal_lock_quorum_config:voter_lease_ms(Config)),
+handle_call(lease_ms, From, State = #state{config = #{lease_ms := Lease_ms}}) ->
+    gen_server:reply(From, Lease_ms),
     noreply(State);
 handle_call({waiting, Name}, From, State) ->
     gen_server:reply(From, waiting(Name, State)),
@@ -185,8 +200,8 @@ handle_call(Request, From, State) ->
     noreply(State).
 
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
-    #{members := Members, totals := Totals, is_member := IsMember, clients := Clients} = Config,
-    {WithQuorum, All} = canal_lock_quorum_nif:agent_partitions(Agent),
+    #{members := Members, totals := Totals, is_member := IsMember, state_file := StateFile} = Config,
+    #{may_have_clients := MayHaveClients} = Config,
     Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
     #{
         totals => canal_lock_quorum_totals:read(Totals),
@@ -195,12 +210,12 @@ status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking
          || {Node, {Connected, Answers, Valid_ms}} <- Statuses
         ],
         conflict => canal_lock_quorum_lists:conflicts(Config),
-        quorum => case WithQuorum of All -> all; 0 -> none; _ -> some end,
-        without_quorum => All - WithQuorum,
+        quorum => canal_lock_quorum_nif:agent_has_quorum(Agent),
         pending_unlocks => Pending,
         waiting => map_size(Locking),
+        state_file => StateFile,
         is_member => IsMember,
-        may_have_clients => Clients =/= none orelse not IsMember
+        may_have_clients => MayHaveClients orelse not IsMember
     }.
 
 waiting(Name, #state{locking = Locking}) ->
@@ -250,13 +265,11 @@ handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config
     end;
 handle_info({{sent, Key}, _, process, _, _}, State) ->
     noreply(sent(Key, State));
-handle_info({try_unlock, Id}, State) ->
-    unlock(given_back, Id, State);
-handle_info({late_unlock, Id}, State) ->
-    ok = end_lost(Id, lost, State),
-    unlock(given_back, Id, State);
+handle_info({unlock_async, Id, IsExpired}, State) ->
+    _ = [ok = end_lost(Id, lost, State) || IsExpired],
+    unlock(unlock_marked, Id, State);
 handle_info({{holder_down, Id}, _, process, _, _}, State) ->
-    unlock(try_unlock, Id, State);
+    unlock(unlock_async, Id, State);
 handle_info({{waiter_down, Request}, _, process, _, _}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
         {_, Others} ->
@@ -300,14 +313,13 @@ terminate(Reason, State = #state{agent = Agent}) ->
             ok
     end.
 
-unlock_all(State = #state{events = Events, locking = Locking, config = Config}) ->
-    #{setup := #{rules := #{attempt_ms := Attempt_ms}}} = Config,
-    Rows = canal_lock_quorum_held:take_all(),
-    _ = erlang:start_timer(Attempt_ms, self(), shutdown_timeout),
+unlock_all(State = #state{events = Events, locking = Locking, config = #{lease_ms := Lease_ms}}) ->
+    Rows = canal_lock_quorum_lock_table:take_all(),
+    _ = erlang:start_timer(Lease_ms div ?ATTEMPTS, self(), shutdown_timeout),
     %% Cancels all requests: no waiter may get a lock now, and some waiters may be dead. The unlocks have the request
     %% number 1, because no caller waits for their answers.
     Canceled = [{cancel, Request} || Request <- maps:keys(Locking)],
-    Unlocked = [{try_unlock, Id, 1} || {Id, _, _, _, _} <- Rows],
+    Unlocked = [{unlock_async, Id, 1} || {Id, _, _, _, _} <- Rows],
     Stepped = step(lists:reverse(Events) ++ Canceled ++ Unlocked, State#state{events = []}),
     %% After the step: a lock must not be held any more when its holder is notified.
     ok = notify(lost, Rows),
@@ -348,11 +360,12 @@ connection(Node, Change, State = #state{config = #{places := Places}}) when is_m
 connection(_Node, _Change, State) ->
     noreply(State).
 
-%% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`try_unlock'). Of two callers that unlock at
+%% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`unlock_async'). Of two callers that unlock at
 %% the same time, one gets `not_held'.
 unlock_for(From, How, Id, State) ->
-    Held = [{Lock, canal_lock_quorum_lock:is_held(Lock)} || {_, _, _, Lock, _} <- canal_lock_quorum_held:lookup(Id)],
-    case [IsHeld || {Lock, IsHeld} <- Held, canal_lock_quorum_lock:claim(Lock)] of
+    Locks = [Lock || {_, _, _, Lock, _} <- canal_lock_quorum_lock_table:lookup(Id)],
+    Held = [{Lock, canal_lock_quorum_lock:is_held(Lock)} || Lock <- Locks],
+    case [IsHeld || {Lock, IsHeld} <- Held, canal_lock_quorum_lock:mark_unlocked(Lock)] of
         [IsHeld] ->
             _ = [ok = end_lost(Id, lost, State) || not IsHeld],
             #state{next_request = Request, unlocking = Unlocking} = State,
@@ -364,7 +377,7 @@ unlock_for(From, How, Id, State) ->
 
 %% Also if the lease has expired before the unlock, and no step has noticed that yet.
 end_lost(Id, How, State) ->
-    ok = notify(lost, canal_lock_quorum_held:lookup(Id)),
+    ok = notify(lost, canal_lock_quorum_lock_table:lookup(Id)),
     forget(Id, How, State).
 
 unlock(How, Id, State) ->
@@ -374,7 +387,7 @@ unlock(How, Id, State) ->
 
 %% A lock has ended.
 forget(Id, How, State) ->
-    case canal_lock_quorum_held:remove(Id) of
+    case canal_lock_quorum_lock_table:remove(Id) of
         {ok, Monitor} ->
             %% A 'DOWN' that was already sent has no effect: the agent no longer knows the lock.
             _ = erlang:demonitor(Monitor),
@@ -422,7 +435,7 @@ output({granted, Request, Id, Fence, Handle, Path}, State = #state{locking = Loc
         error ->
             %% The caller has died.
             {Number, Numbered} = number(State),
-            Numbered#state{events = [{try_unlock, Id, Number} | Events]}
+            Numbered#state{events = [{unlock_async, Id, Number} | Events]}
     end;
 output({refused, Request, Reason}, State = #state{locking = Locking}) ->
     case maps:take(Request, Locking) of
@@ -442,11 +455,11 @@ output({accepted, Request}, State) ->
     answer(Request, ok, State);
 output({missing, Request}, State) ->
     answer(Request, {error, not_held}, State);
-output({counted, What}, State) ->
-    ok = count(What, State),
+output(recalled, State) ->
+    ok = count(recalled, State),
     State;
 output({at_risk, Id}, State) ->
-    Rows = canal_lock_quorum_held:lookup(Id),
+    Rows = canal_lock_quorum_lock_table:lookup(Id),
     ok = notify(at_risk, Rows),
     _ = [count(at_risk, State) || _ <- Rows],
     State;
@@ -456,12 +469,11 @@ output({lost, Id, Reason}, State) ->
 output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
     Node = lists:nth(Place + 1, Members),
     Details = #{node => Node, why => Why},
-    State#state{reported = canal_lock_quorum_repeated:report(bad_frame, Node, Details, Reported)}.
+    State#state{reported = canal_lock_quorum_log_limit:report(bad_frame, Node, Details, Reported)}.
 
 refused(timeout) -> refused_timeout;
 refused(no_quorum) -> refused_no_quorum;
-refused(misconfigured) -> refused_misconfigured;
-refused(limit) -> refused_limit.
+refused(misconfigured) -> refused_misconfigured.
 
 lost(quorum) -> lost;
 lost(revoked) -> revoked.
@@ -471,7 +483,7 @@ granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names =
     %% If the holder is already dead, the monitor reports it.
     Holding = erlang:monitor(process, Pid, [{tag, {holder_down, Id}}]),
     _ = erlang:demonitor(Monitor),
-    ok = canal_lock_quorum_held:add(Id, Pid, Holding, Lock),
+    ok = canal_lock_quorum_lock_table:add(Id, Pid, Holding, Lock),
     gen_server:reply(From, {ok, Lock}).
 
 sent(Key, State = #state{config = Config, sending = Sending}) ->

@@ -1,42 +1,49 @@
 %% @private
-%% Checks the options of the quorum locks and makes a configuration of them. Members, leases, the voters of each name
-%% and the version of frames must be the same on all nodes. Each frame carries a fingerprint of these, and a node
-%% ignores frames with another one.
+%% Checks the options of the quorum locks and makes a configuration of them. Members, lease and the version of frames
+%% must be the same on all nodes. Each frame carries a fingerprint of these, and a node ignores frames with another one.
 -module(canal_lock_quorum_config).
 
--export([options/0, wrong_option/1, make/1, voter_lease_ms/1, quarantine_ms/1, is_grouped/1, list_of_all/1]).
--export([is_client/2, is_node_name/1]).
+%% For ?MAX_MS.
+-define(ERRORS, canal_lock_quorum_errors).
+-include("../canal_lock_errors.hrl").
+
+-export([options/0, wrong_option/1, make/1]).
+-export([is_client/2, default_state_file/0]).
 
 -export_type([config/0, options/0, place/0]).
 
 %% The index of a member in the sorted list of members, from 0.
--type place() :: 0..63.
+-type place() :: 0..15.
 
 -type options() :: #{
     members := [node(), ...],
     voter => boolean(),
     clients => none | all | [node()],
-    replicas => 3 | 5,
-    fence_file => file:name_all() | none,
+    state_file => file:filename_all(),
     forget => [node()],
     reconnect_ms => pos_integer(),
+    lease_ms => pos_integer(),
+    run => pos_integer(),
     max_waiting => pos_integer(),
-    totals_interval_ms => pos_integer(),
-    rules => #{atom() => pos_integer()}
+    totals_interval_ms => pos_integer()
 }.
 
 -type config() :: #{
+    %% This node, by its name at the start.
+    node := node(),
     members := [node(), ...],
-    %% 32 hexadecimal digits that identify the list of members, and which of them vote for a name.
+    %% 32 hexadecimal digits that identify the list of members.
     list := binary(),
     places := #{node() => place()},
     %% Whether this node is a member, and not a client.
     is_member := boolean(),
     %% The nodes that may lock here without being members.
     clients := none | all | [node()],
+    %% Whether there are such nodes: not without distribution.
+    may_have_clients := boolean(),
     fingerprint := non_neg_integer(),
-    %% The rules that all members must have, and the replicas, if not all members vote for each name.
-    agreed_rules := #{atom() => pos_integer()},
+    %% The same on all nodes.
+    lease_ms := pos_integer(),
     frame_version := byte(),
     %% Members of earlier lists that are dead.
     forget := [node()],
@@ -45,18 +52,26 @@
     max_waiting := pos_integer(),
     totals := canal_lock_quorum_totals:ref(),
     totals_interval_ms := pos_integer(),
-    fence_file := binary() | none
+    %% `none' on a client, and by default without distribution.
+    state_file := binary() | none
 }.
 
--define(MAX_MEMBERS, 64).
-
-%% How many members vote for each name, if there are that many. With more, each lock costs more and is hardly more
-%% available. MAX_REPLICAS in native/quorum/src/members.rs.
--define(REPLICAS, 5).
+-define(MAX_MEMBERS, 16).
 
 %% In milliseconds. A lease minus the time until a lost connection is noticed leaves about three seconds, and a
 %% restarted node waits for this. An attempt to connect to a machine that is down costs a few packets.
 -define(RECONNECT_MS, 1000).
+
+%% The lease of a vote, and the time in which a restarted voter grants nothing. A holder that cannot be reached keeps
+%% its name from others for this long, and has four fifths of it to notice. A lease of less than a second expires by
+%% pauses of a busy node.
+-define(LEASE_MS, 10_000).
+-define(MIN_LEASE_MS, 1000).
+
+%% How many processes of a node may hold a name one after the other while other nodes wait. More of them need fewer
+%% messages for each lock, and other nodes wait longer.
+-define(RUN, 16).
+-define(MAX_RUN, 255).
 
 %% Requests of a node that wait for a lock. A request takes about 2 kB with its process, and 10,000 of them time out
 %% within 0.1 s. A node that needs more at a time is overloaded, or a lock is held for too long.
@@ -64,8 +79,8 @@
 
 %% Between two telemetry events. As often as permits emit theirs: the default of `sweep_interval_ms'.
 -define(TOTALS_INTERVAL_MS, 5000).
--define(FENCE_FILE,
-    "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
+-define(STATE_FILE,
+    "be the name of a file that belongs to this node alone (see \"The state file\" in docs/cluster.md)").
 -define(FORGET, "be a list of nodes that are dead, without this node").
 -define(CLIENTS, "be none, all, or a list of the nodes that may lock without being members").
 
@@ -76,33 +91,26 @@ options() ->
         {members, {required, fun members/1}},
         {voter, boolean},
         {clients, fun clients/1},
-        {replicas, fun replicas/1},
-        {fence_file, fun fence_file/1},
+        {state_file, fun state_file/1},
         {forget, fun forget/1},
         {reconnect_ms, positive_ms},
+        {lease_ms, fun lease_ms/1},
+        {run, fun run/1},
         {max_waiting, positive},
-        {totals_interval_ms, positive_ms},
-        {rules, map}
+        {totals_interval_ms, positive_ms}
     ].
 
-%% What is wrong with the options, if anything. Loads the native library, which checks the rules. If it does not load,
-%% the rules are not checked.
+%% What is wrong with the options, if anything.
 -spec wrong_option(term()) -> none | canal_lock_errors:wrong_option().
 wrong_option(Options) ->
     case canal_lock_errors:wrong_option(options(), Options) of
-        none ->
-            case {wrong_role(Options), canal_lock_quorum_nif:load()} of
-                {none, ok} -> wrong_rules(Options);
-                {none, {error, _}} -> none;
-                {Wrong, _} -> Wrong
-            end;
-        Wrong ->
-            Wrong
+        none -> wrong_role(Options);
+        Wrong -> Wrong
     end.
 
 %% Of options that are valid each by itself: this node is a member, or a client.
 wrong_role(Options = #{members := Members, voter := false}) ->
-    case {lists:member(node(), Members), maps:keys(maps:with([fence_file, forget, clients], Options))} of
+    case {lists:member(node(), Members), maps:keys(maps:with([state_file, forget, clients], Options))} of
         {true, _} ->
             {wrong, members, ["not contain this node, ", atom_to_list(node()), ", because voter is false"], Members};
         {false, [Option | _]} ->
@@ -111,19 +119,20 @@ wrong_role(Options = #{members := Members, voter := false}) ->
             none
     end;
 wrong_role(Options = #{members := Members}) ->
-    case {lists:member(node(), Members), needs_file(Options)} of
-        {false, _} ->
-            {wrong, members, ["contain this node, ", atom_to_list(node()), ", or voter must be false"], Members};
-        {true, true} ->
-            {missing, fence_file, ?FENCE_FILE};
-        {true, false} ->
-            none
+    case lists:member(node(), Members) of
+        false -> {wrong, members, ["contain this node, ", atom_to_list(node()), ", or voter must be false"], Members};
+        true -> wrong_default(Options)
     end.
 
-%% A member that has lost its fences needs answers of the others before it votes. So `none' must be a decision.
-needs_file(#{fence_file := _}) -> false;
-needs_file(#{members := [_]}) -> false;
-needs_file(_) -> true.
+%% A service may run without the environment variable HOME.
+wrong_default(#{state_file := _}) ->
+    none;
+wrong_default(_) ->
+    try default_state_file() of
+        _ -> none
+    catch
+        error:_ -> {missing, state_file, [?STATE_FILE, ", because this VM has no home folder"]}
+    end.
 
 members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
     case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
@@ -136,26 +145,25 @@ members(_) ->
     not_nodes().
 
 %% The state file separates them by spaces.
--spec is_node_name(node()) -> boolean().
 is_node_name(Node) ->
     Node =/= '' andalso nomatch =:= re:run(atom_to_list(Node), "[\\s[:cntrl:]]", [unicode, ucp]).
 
 not_nodes() ->
-    {false, "be a list of 1 to 64 nodes, the same on each of them"}.
+    {false, "be a list of 1 to 16 nodes, the same on each of them"}.
 
 clients(Clients) when Clients =:= none; Clients =:= all ->
     {true, ?CLIENTS};
 clients(Clients) ->
     {are_nodes(Clients), ?CLIENTS}.
 
-replicas(Replicas) ->
-    {Replicas =:= 3 orelse Replicas =:= 5, "be 3 or 5, the same on all nodes"}.
-
-fence_file(Path) ->
+%% `undefined', `nil' or `none' is no name.
+state_file(Path) when is_atom(Path) ->
+    {false, ?STATE_FILE};
+state_file(Path) ->
     try
-        {Path =:= none orelse is_binary(path(Path)), ?FENCE_FILE}
+        {is_binary(path(Path)), ?STATE_FILE}
     catch
-        error:_ -> {false, ?FENCE_FILE}
+        error:_ -> {false, ?STATE_FILE}
     end.
 
 forget(Nodes) ->
@@ -168,47 +176,39 @@ are_nodes(Nodes) ->
         error:_ -> false
     end.
 
-wrong_rules(Options) ->
-    Rules = maps:get(rules, Options, #{}),
-    Known = [{Rule, fun rule_value/1} || Rule <- maps:keys(canal_lock_quorum_nif:default_rules())],
-    case canal_lock_errors:wrong_option(Known, Rules) of
-        none ->
-            case canal_lock_quorum_nif:check(setup(Options)) of
-                <<>> -> none;
-                Sentence -> {wrong, rules, ["be consistent (", Sentence, ")"], Rules}
-            end;
-        {unknown, Name, _} ->
-            {wrong, rules, ["contain only known rules, not ", canal_lock_text:short(Name, 50)], Rules};
-        {wrong, Rule, Must, _} ->
-            {wrong, rules, ["set ", atom_to_list(Rule), " to ", Must], Rules}
-    end.
+lease_ms(Lease_ms) ->
+    {
+        is_integer(Lease_ms) andalso Lease_ms >= ?MIN_LEASE_MS andalso Lease_ms =< ?MAX_MS,
+        "be an integer from 1000 to 2^32 - 1 (milliseconds), the same on all nodes"
+    }.
 
-rule_value(Value) ->
-    {is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 32, "a positive integer below 2^32"}.
+run(Run) ->
+    {is_integer(Run) andalso Run >= 1 andalso Run =< ?MAX_RUN, "be an integer from 1 to 255"}.
 
 %% For options that have been checked.
 -spec make(options()) -> config().
 make(Options = #{members := Given}) ->
     %% Sorted, because nodes may list them in different orders.
     Members = lists:sort(Given),
-    FenceFile =
+    StateFile =
         case Options of
-            #{fence_file := Path} when Path =/= none -> path(Path);
-            _ -> none
+            #{state_file := Path} -> path(Path);
+            #{voter := false} -> none;
+            #{} -> default_state_file()
         end,
-    %% Two sets of members or files are equal if these bytes are.
-    Identity = term_to_binary({Members, FenceFile}),
-    Setup = (setup(Options))#{identity := Identity},
-    Agreed = agreed_rules(Setup),
+    Setup = #{lease_ms := Lease_ms} = setup(Options),
+    Clients = maps:get(clients, Options, all),
     FrameVersion = canal_lock_quorum_nif:frame_version(),
     #{
+        node => node(),
         members => Members,
-        list => list_id(Members, Setup),
+        list => list_id(Members),
         places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
         is_member => maps:get(voter, Options, true),
-        clients => maps:get(clients, Options, none),
-        fingerprint => erlang:phash2({FrameVersion, Members, lists:sort(maps:to_list(Agreed))}, 1 bsl 32),
-        agreed_rules => Agreed,
+        clients => Clients,
+        may_have_clients => Clients =/= none andalso is_alive(),
+        fingerprint => erlang:phash2({FrameVersion, Members, Lease_ms}, 1 bsl 32),
+        lease_ms => Lease_ms,
         frame_version => FrameVersion,
         forget => maps:get(forget, Options, []),
         setup => Setup,
@@ -216,14 +216,8 @@ make(Options = #{members := Given}) ->
         max_waiting => maps:get(max_waiting, Options, ?MAX_WAITING),
         totals => canal_lock_quorum_totals:new(),
         totals_interval_ms => maps:get(totals_interval_ms, Options, ?TOTALS_INTERVAL_MS),
-        fence_file => FenceFile
+        state_file => StateFile
     }.
-
--spec voter_lease_ms(config()) -> pos_integer().
-voter_lease_ms(#{setup := #{rules := #{voter_lease_ms := Lease_ms}}}) -> Lease_ms.
-
--spec quarantine_ms(config()) -> pos_integer().
-quarantine_ms(#{setup := #{rules := #{quarantine_ms := Quarantine_ms}}}) -> Quarantine_ms.
 
 %% Whether this node may lock here without being a member.
 -spec is_client(node(), config()) -> boolean().
@@ -232,44 +226,19 @@ is_client(_, #{clients := none}) -> false;
 is_client(Node, #{clients := all}) -> is_atom(Node);
 is_client(Node, #{clients := Clients}) -> lists:member(Node, Clients).
 
-%% Whether only some of the members vote for each name: its group.
--spec is_grouped(config()) -> boolean().
-is_grouped(#{setup := Setup}) -> has_groups(Setup).
-
-has_groups(#{count := Count, replicas := Replicas}) -> Replicas < Count.
-
 setup(Options = #{members := Given}) ->
     Members = lists:sort(Given),
     Before = lists:takewhile(fun(Member) -> Member =/= node() end, Members),
-    Count = length(Members),
     #{
-        count => Count,
+        count => length(Members),
         me => case maps:get(voter, Options, true) of true -> length(Before); false -> nil end,
-        replicas => min(Count, maps:get(replicas, Options, ?REPLICAS)),
-        identity => <<>>,
-        rules => maps:merge(canal_lock_quorum_nif:default_rules(), maps:get(rules, Options, #{}))
+        lease_ms => maps:get(lease_ms, Options, ?LEASE_MS),
+        run => maps:get(run, Options, ?RUN)
     }.
 
-%% Agents rely on the leases of voters. The replicas and partitions choose the voters of a name, if not all members vote
-%% for each name. Other rules only change what their own node does.
-agreed_rules(Setup = #{replicas := Replicas, rules := Rules}) ->
-    case has_groups(Setup) of
-        true -> (maps:with([holder_lease_ms, voter_lease_ms, partitions], Rules))#{replicas => Replicas};
-        false -> maps:with([holder_lease_ms, voter_lease_ms], Rules)
-    end.
-
-list_id(Members, Setup = #{replicas := Replicas, rules := #{partitions := Partitions}}) ->
-    Names = [atom_to_binary(Member, utf8) || Member <- Members],
-    case has_groups(Setup) of
-        true -> hash([lines(Names), io_lib:format("replicas ~b partitions ~b~n", [Replicas, Partitions])]);
-        false -> list_of_all(Names)
-    end.
-
-%% The id of a list of which all members vote for each name. The same on nodes of all OTP releases, although these
-%% encode atoms differently.
--spec list_of_all([Name :: binary()]) -> binary().
-list_of_all(Names) ->
-    hash(lines(Names)).
+%% The same on nodes of all OTP releases, although these encode atoms differently.
+list_id(Members) ->
+    hash(lines([atom_to_binary(Member, utf8) || Member <- Members])).
 
 %% A name contains no space, so no other line is that of a name.
 lines(Names) ->
@@ -277,6 +246,14 @@ lines(Names) ->
 
 hash(Text) ->
     string:lowercase(binary:encode_hex(erlang:md5(Text))).
+
+%% Of a node with a name: two nodes without one would share the file.
+-spec default_state_file() -> binary() | none.
+default_state_file() ->
+    case is_alive() of
+        true -> path(filename:join(filename:basedir(user_data, "canal_lock"), lists:concat([node(), ".canal_lock"])));
+        false -> none
+    end.
 
 %% Encoded for the file system, and absolute, because the current folder can change.
 path(Path) ->

@@ -1,16 +1,14 @@
 %% @private
 %% Compares the configurations of the nodes: prevents that two lists of members form two quorums at the same time.
 %%
-%% Each node tells the others its configuration in a <em>hello</em>. canal_lock_quorum_links sends and receives them.
-%% The voter grants no new vote while this module reports a conflict:
+%% Each node tells the others its configuration in a <em>hello</em>. canal_lock_quorum_connections sends and receives
+%% them. The voter grants no new vote while this module reports a conflict:
 %%
-%% - A member of this node's list, or a node whose list has this node, has another list. Or a member has other rules
-%%   that must be the same, or another version of frames.
+%% - A member of this node's list, or a node whose list has this node, has another list. Or a member has another lease,
+%%   or another version of frames.
+%% - This node has another name than at the start. Its frames do not reach its own voter, and it is another member.
 %% - This node's list has changed. It waits until it has heard each member of the old and of the new list with the new
 %%   one, except those in the option `forget'. Until then the members of the earlier lists are stored as `former'.
-%%
-%% A list of which not all members vote for each name is another one if `replicas' or `partitions' are others. These are
-%% in the rules of its hellos, so a member that has other ones has not been heard with this list.
 %%
 %% The first rule alone is not enough, because nodes that are separated do not hear each other. The second one is. Say
 %% that node V votes in list M, and node X, a member of L and M, votes in another list L, at the same time. If L was a
@@ -28,7 +26,7 @@
 %% its list. Voters with a conflict do not answer that.
 -module(canal_lock_quorum_lists).
 
--export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2, gone/1]).
+-export([new/0, started/1, agreed/0, targets/1, hello_for/2, bye/0, hear/2, gone/1, stopped/1]).
 -export([conflicts/1, conflicts/3, differing/2, is_heard/3, former_after/2]).
 
 -export_type([hello/0, conflict/0, own/0]).
@@ -38,7 +36,7 @@
 -type hello() :: #{
     id := term(),
     members := [node(), ...],
-    rules := #{atom() => pos_integer()},
+    lease_ms := pos_integer(),
     frame_version := byte(),
     heard := term(),
     ask := boolean(),
@@ -49,17 +47,19 @@
 
 -type conflict() :: #{
     node := node(),
-    differs := members | frame_version | rules | clients | not_heard,
+    differs := name | members | frame_version | lease_ms | clients | not_heard,
+    %% The name of this node at the start, by which it is configured.
+    name => node(),
     members => [node(), ...],
     frame_version => byte(),
-    rules => #{atom() => pos_integer()}
+    lease_ms => pos_integer()
 }.
 
 %% The start of this node: the id of its hellos, and the members of earlier lists that may still have one of these.
 -type own() :: {Id :: term(), Former :: [node()]} | none.
 
-%% `{own, Id, Former}', and `{Node, Hello}' for each node that was heard. The supervisor owns the table. The voter's
-%% process writes the first row, canal_lock_quorum_links the others.
+%% `{own, Id, Former}', and for each node that was heard `{Node, Hello}', or `{Node, bye}' if it has stopped since. The
+%% supervisor owns the table. The voter's process writes the first row, canal_lock_quorum_connections the others.
 -define(TABLE, ?MODULE).
 
 -spec new() -> ok.
@@ -67,17 +67,12 @@ new() ->
     ?TABLE = ets:new(?TABLE, [named_table, public]),
     ok.
 
-%% A voter has started, and what it must know is stored. `same' continues the previous one.
--spec started([node()] | same) -> ok.
-started(same) ->
-    _ = ets:insert_new(?TABLE, {own, new_id(), []}),
-    ok;
+%% A voter has started, and what it must know is stored.
+-spec started([node()]) -> ok.
 started(Former) ->
-    true = ets:insert(?TABLE, {own, new_id(), Former}),
+    Id = {erlang:system_time(), rand:uniform(1 bsl 58)},
+    true = ets:insert(?TABLE, {own, Id, Former}),
     ok.
-
-new_id() ->
-    {erlang:system_time(), rand:uniform(1 bsl 58)}.
 
 %% The voter has stored that no member has an earlier list.
 -spec agreed() -> ok.
@@ -92,7 +87,7 @@ own() ->
     end.
 
 hellos() ->
-    maps:from_list([Row || Row = {_, _} <- ets:tab2list(?TABLE)]).
+    maps:from_list([Row || Row = {_, #{}} <- ets:tab2list(?TABLE)]).
 
 %% The nodes that have not answered the start of this node: members, those of earlier lists, and those that were heard.
 -spec targets(canal_lock_quorum_config:config()) -> [node()].
@@ -107,8 +102,8 @@ targets(#{members := Members}) ->
 
 %% `none' before the first start of the voter.
 -spec hello_for(node(), canal_lock_quorum_config:config()) -> hello() | none.
-hello_for(Node, Config = #{members := Members, agreed_rules := Rules, is_member := IsMember}) ->
-    #{frame_version := Version} = Config,
+hello_for(Node, Config = #{members := Members, is_member := IsMember}) ->
+    #{frame_version := Version, lease_ms := Lease_ms} = Config,
     Hellos = hellos(),
     case own() of
         none ->
@@ -118,7 +113,8 @@ hello_for(Node, Config = #{members := Members, agreed_rules := Rules, is_member 
             Ask = not answers(Node, Own, Hellos),
             Allows = lists:member(Node, Members) orelse canal_lock_quorum_config:is_client(Node, Config),
             #{
-                id => Id, members => Members, rules => Rules, frame_version => Version, heard => Heard, ask => Ask,
+                id => Id, members => Members, frame_version => Version, lease_ms => Lease_ms,
+                heard => Heard, ask => Ask,
                 is_client => not IsMember, allows => Allows
             }
     end.
@@ -135,7 +131,7 @@ bye() ->
 -spec hear(node(), hello() | {bye, Id :: term()}) -> boolean().
 hear(Node, {bye, Id}) ->
     _ = case ets:lookup(?TABLE, Node) of
-        [{_, #{id := Id}}] -> ets:delete(?TABLE, Node);
+        [{_, #{id := Id}}] -> ets:insert(?TABLE, {Node, bye});
         _ -> true
     end,
     false;
@@ -143,14 +139,20 @@ hear(Node, Hello = #{ask := Ask}) ->
     true = ets:insert(?TABLE, {Node, Hello}),
     Ask.
 
-%% The connection to a node is lost. Removes its hello if it is a client: it may never return. Returns whether a hello
-%% was removed.
+%% The connection to a node is lost. Removes its hello if it is a client: it may never return. Returns whether what is
+%% known of the node has changed.
 -spec gone(node()) -> boolean().
 gone(Node) ->
     case ets:lookup(?TABLE, Node) of
         [{_, #{is_client := true}}] -> ets:delete(?TABLE, Node);
+        [{_, bye}] -> ets:delete(?TABLE, Node);
         _ -> false
     end.
+
+%% The places of the members that are connected, and on which canal_lock_quorum was stopped cleanly.
+-spec stopped(canal_lock_quorum_config:config()) -> [canal_lock_quorum_config:place()].
+stopped(#{places := Places}) ->
+    [maps:get(Node, Places) || {Node, bye} <- ets:tab2list(?TABLE), is_map_key(Node, Places)].
 
 -spec conflicts(canal_lock_quorum_config:config()) -> [conflict()].
 conflicts(Config) ->
@@ -161,19 +163,22 @@ conflicts(Config, Own, Hellos) ->
     Differing = lists:append([differs(Node, Hello, Config) || {Node, Hello} <- lists:sort(maps:to_list(Hellos))]),
     Known = [Node || #{node := Node} <- Differing],
     NotHeard = [Node || Node <- not_heard(Config, Own, Hellos), not lists:member(Node, Known)],
-    Differing ++ [#{node => Node, differs => not_heard} || Node <- NotHeard].
+    renamed(Config) ++ Differing ++ [#{node => Node, differs => not_heard} || Node <- NotHeard].
+
+renamed(#{node := Node}) when Node =:= node() -> [];
+renamed(#{node := Node}) -> [#{node => node(), differs => name, name => Node}].
 
 differs(Node, Hello, Config) ->
-    #{members := Theirs, frame_version := TheirVersion, rules := TheirRules} = Hello,
+    #{members := Theirs, frame_version := TheirVersion, lease_ms := TheirLease_ms} = Hello,
     #{is_client := IsClient, allows := Allows} = Hello,
-    #{members := Ours, frame_version := OurVersion, agreed_rules := OurRules, is_member := IsMember} = Config,
+    #{members := Ours, frame_version := OurVersion, lease_ms := OurLease_ms, is_member := IsMember} = Config,
     %% A client has no voter, so its list forms no quorum. A node of this list should not be one.
     Concerned = lists:member(Node, Ours) orelse (not IsClient andalso lists:member(node(), Theirs)),
     if
         not Concerned -> [];
         Theirs =/= Ours -> [#{node => Node, differs => members, members => Theirs}];
         TheirVersion =/= OurVersion -> [#{node => Node, differs => frame_version, frame_version => TheirVersion}];
-        TheirRules =/= OurRules -> [#{node => Node, differs => rules, rules => TheirRules}];
+        TheirLease_ms =/= OurLease_ms -> [#{node => Node, differs => lease_ms, lease_ms => TheirLease_ms}];
         not IsMember, not Allows -> [#{node => Node, differs => clients}];
         true -> []
     end.
@@ -200,14 +205,15 @@ is_heard(#{members := Members, forget := Forgotten}, Former, Conflicts) ->
     Needed = lists:usort(Members ++ Former) -- Forgotten,
     not lists:any(fun(#{node := Node}) -> lists:member(Node, Needed) end, Conflicts).
 
-%% The members of earlier lists that a voter has to wait for, if its file is this one. A file of format 1 has no list.
+%% The members of earlier lists that a voter has to wait for, if its file is this one.
 -spec former_after(canal_lock_quorum_nif:state(), canal_lock_quorum_config:config()) -> [Name :: binary()].
-former_after(#{members := [], former := []}, _) -> [];
 former_after(#{list := List, former := Former}, #{list := List}) -> Former;
 former_after(#{members := Members, former := Former}, _) -> lists:usort(Members ++ Former).
 
 %% The places of members that ignore the frames of this node.
 -spec differing(canal_lock_quorum_config:config(), [conflict()]) -> [canal_lock_quorum_config:place()].
+differing(#{places := Places}, [#{differs := name} | _]) ->
+    maps:values(Places);
 differing(#{places := Places}, Conflicts) ->
     [
         maps:get(Node, Places)

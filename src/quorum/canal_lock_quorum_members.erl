@@ -2,7 +2,7 @@
 %% Asks all members and clients for their part of an answer.
 -module(canal_lock_quorum_members).
 
--export([all/1, ask/4, ask_all/3]).
+-export([ask_all/3]).
 
 %% All members, and the clients that voters of these know. `Unknown' are the members whose clients are not known. Exits
 %% with `noproc' if canal_lock_quorum is not started on this node. Where no clients are allowed this asks no node.

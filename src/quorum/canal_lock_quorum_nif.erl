@@ -5,43 +5,36 @@
 %% that loads all modules at boot.
 -module(canal_lock_quorum_nif).
 
--export([load/0, now/0, default_rules/0, frame_version/0, check/1]).
--export([held/1, give_back/1, claim/1, id/1]).
--export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_partitions/1, agent_unlocks_arrived/1]).
--export([voter_adopt/1, voter_open/2, voter_close/1, voter_step/2, voter_load/1, voter_clients/1]).
+-export([load/0, now/0, frame_version/0]).
+-export([is_held/1, unlock_async/1, mark_unlocked/1, id/1]).
+-export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_has_quorum/1, agent_unlocks_arrived/1]).
+-export([voter_open/2, voter_step/2, voter_status/1, voter_clients/1]).
 -export([state_lock/1, state_read/1, state_store/3]).
 
--export_type([setup/0, rules/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0, client/0]).
+-export_type([setup/0, start/0, state/0, agent/0, voter/0, wait/0, sending/0, client/0]).
 -export_type([agent_event/0, agent_output/0, voter_event/0, voter_output/0]).
 
 -opaque agent() :: reference().
 -opaque voter() :: reference().
 
-%% Durations, with names that end in `_ms', and counts: see native/quorum/src/rules.rs.
--type rules() :: #{atom() => pos_integer()}.
-
-%% `me' is `nil' on a client. `replicas' is how many of the `count' members vote for each name. `identity' stands for
-%% the names of the members and the path of the state file.
+%% `me' is `nil' on a client.
 -type setup() :: #{
     count := pos_integer(),
     me := canal_lock_quorum_config:place() | nil,
-    replicas := pos_integer(),
-    identity := binary(),
-    rules := rules()
+    lease_ms := pos_integer(),
+    run := pos_integer()
 }.
 
 %% What a voter starts with: the number of its start, the fences of earlier ones (`floor' is `nil' if they are lost),
-%% the clients that may have votes of earlier ones, whether these are all of them, and whether it waits for members that
-%% may have another list.
+%% whether clients may have votes of earlier ones, and whether it waits for members that may have another list.
 -type start() :: #{
     life := pos_integer(),
     quarantine_ms := pos_integer(),
     floor := non_neg_integer() | nil,
     durable := boolean(),
     origin := non_neg_integer(),
-    clients := [client()],
-    knows_clients := boolean(),
-    conflicted := boolean()
+    guests := boolean(),
+    misconfigured := boolean()
 }.
 
 %% The content of a state file: see native/quorum_nif/src/state_file.rs.
@@ -50,10 +43,10 @@
     members := [binary()],
     list := binary(),
     former := [binary()],
-    clients := [client()],
+    guests := boolean(),
     life := non_neg_integer(),
     lease_ms := non_neg_integer(),
-    below := non_neg_integer() | nil
+    mark := non_neg_integer() | nil
 }.
 
 %% Milliseconds until the next step is due.
@@ -73,35 +66,37 @@
 
 -type agent_event() ::
     {frame, place(), binary()}
-    | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: non_neg_integer()}
+    | {lock, request(), canal_lock_quorum_lock:mode(), [binary(), ...], Timeout_ms :: timeout()}
     | {cancel, request()}
-    | {unlock | try_unlock | given_back, id(), request()}
+    | {unlock | unlock_async | unlock_marked, id(), request()}
     | {up | down, place()}
     | {revoke, binary()}
     | {differing, [place()]}.
 
 -type agent_output() ::
     sending()
-    | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), passed | wide | ordered}
-    | {refused, request(), timeout | no_quorum | misconfigured | limit}
+    | {granted, request(), id(), Fence :: non_neg_integer(), Handle :: reference(), passed | asked}
+    | {refused, request(), timeout | no_quorum | misconfigured}
     | {unlocked, request(), Confirmed :: boolean()}
     | {accepted, request()}
     | {missing, request()}
-    | {counted, restarted_queued | restarted_recalled | restarted_voter | asked_last}
+    | recalled
     | {at_risk, id()}
     | {lost, id(), quorum | revoked}.
 
 -type voter_event() ::
     {frame, place(), binary()}
     | {client_frame, client(), binary()}
-    | {registered, [client()]}
+    | guests_stored
     | {stored, Mark :: pos_integer()}
-    | {conflict, boolean()}.
+    | {misconfigured, boolean()}
+    | {down, place()}
+    | {client_down, client()}.
 
 -type voter_output() ::
     sending()
     | {store, Mark :: pos_integer()}
-    | {register | unregister, client()}
+    | {guests, boolean()}
     | {superseded, Life :: pos_integer()}.
 
 -on_load(load_again/0).
@@ -126,28 +121,21 @@ load_nif() ->
 -spec now() -> integer().
 now() -> erlang:nif_error(not_loaded).
 
--spec default_rules() -> rules().
-default_rules() -> erlang:nif_error(not_loaded).
-
 %% The version of frames that this library speaks.
 -spec frame_version() -> byte().
 frame_version() -> erlang:nif_error(not_loaded).
 
-%% What is wrong with the rules, as a sentence. Empty if they are consistent.
--spec check(setup()) -> binary().
-check(_Setup) -> erlang:nif_error(not_loaded).
+-spec is_held(reference()) -> boolean().
+is_held(_Lock) -> erlang:nif_error(not_loaded).
 
--spec held(reference()) -> boolean().
-held(_Lock) -> erlang:nif_error(not_loaded).
+%% Unlocks, and sends `{unlock_async, Id, IsExpired}' to the agent's process. `full' if too many unlocks are pending;
+%% then nothing has changed.
+-spec unlock_async(reference()) -> ok | not_held | full.
+unlock_async(_Lock) -> erlang:nif_error(not_loaded).
 
-%% Unlocks, and sends `{try_unlock, Id}' to the agent's process. `full' if too many unlocks are pending; then nothing
-%% has changed.
--spec give_back(reference()) -> ok | not_held | full.
-give_back(_Lock) -> erlang:nif_error(not_loaded).
-
-%% Called by the agent's process before it unlocks for a waiting caller. `false' if `give_back/1' was called before.
--spec claim(reference()) -> boolean().
-claim(_Lock) -> erlang:nif_error(not_loaded).
+%% Unlocks without a message. `false' if the lock was unlocked before.
+-spec mark_unlocked(reference()) -> boolean().
+mark_unlocked(_Lock) -> erlang:nif_error(not_loaded).
 
 -spec id(reference()) -> id() | not_held.
 id(_Lock) -> erlang:nif_error(not_loaded).
@@ -169,35 +157,27 @@ agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
 -spec agent_status(agent()) -> [{Connected :: boolean(), Answers :: boolean(), Valid_ms :: non_neg_integer()}].
 agent_status(_Agent) -> erlang:nif_error(not_loaded).
 
-%% How many partitions of names have a quorum of voters that answer, and how many there are.
--spec agent_partitions(agent()) -> {WithQuorum :: non_neg_integer(), All :: pos_integer()}.
-agent_partitions(_Agent) -> erlang:nif_error(not_loaded).
+%% Whether a quorum of members votes for writers.
+-spec agent_has_quorum(agent()) -> boolean().
+agent_has_quorum(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Whether all voters that answer have executed all unlocks.
 -spec agent_unlocks_arrived(agent()) -> boolean().
 agent_unlocks_arrived(_Agent) -> erlang:nif_error(not_loaded).
 
-%% Continues the voter of a process that has died, if there is one with an equal setup and no conflict. The state file
-%% must have these clients.
--spec voter_adopt(setup()) -> {voter(), Life :: pos_integer(), Quarantine_ms :: pos_integer(), [client()]} | nil.
-voter_adopt(_Setup) -> erlang:nif_error(not_loaded).
-
-%% Opens a new voter for the calling process, in place of any other.
+%% Opens a voter for the calling process.
 -spec voter_open(setup(), start()) -> voter().
 voter_open(_Setup, _Start) -> erlang:nif_error(not_loaded).
-
--spec voter_close(voter()) -> ok.
-voter_close(_Voter) -> erlang:nif_error(not_loaded).
 
 %% As `agent_step/2'.
 -spec voter_step(voter(), [voter_event()]) -> {[voter_output()], wait(), IsVoting :: boolean()}.
 voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 
-%% Whether the voter has neither votes nor waiting requests; how many requests wait; and how many in the partition of
-%% names in which most wait.
--spec voter_load(voter()) ->
-    {IsEmpty :: boolean(), Queued :: non_neg_integer(), LongestQueue :: non_neg_integer()}.
-voter_load(_Voter) -> erlang:nif_error(not_loaded).
+%% Whether the voter has neither votes nor waiting requests; how many requests wait; and the members whose answers it
+%% waits for before it votes.
+-spec voter_status(voter()) ->
+    {IsEmpty :: boolean(), Queued :: non_neg_integer(), WaitsFor :: [canal_lock_quorum_config:place()]}.
+voter_status(_Voter) -> erlang:nif_error(not_loaded).
 
 %% The clients that have a lease: their votes and waiting requests, and the time since their last batch.
 -spec voter_clients(voter()) ->
@@ -208,7 +188,9 @@ voter_clients(_Voter) -> erlang:nif_error(not_loaded).
 -spec state_lock(Path :: binary()) -> {ok, boolean()} | {error, Sentence :: binary()}.
 state_lock(_Path) -> erlang:nif_error(not_loaded).
 
--spec state_read(Path :: binary()) -> {ok, state() | nil} | {error, Sentence :: binary()}.
+%% `nil' if there is no file. `{lost, Sentence}' if it is empty or damaged. `{error, Sentence}' if it is another file,
+%% or cannot be read.
+-spec state_read(Path :: binary()) -> {ok, state() | nil} | {lost | error, Sentence :: binary()}.
 state_read(_Path) -> erlang:nif_error(not_loaded).
 
 %% After `{ok, true}' this state is stored, with this mark or a higher one. `{ok, false}': the file has a later life, or

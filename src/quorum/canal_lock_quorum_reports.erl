@@ -18,10 +18,12 @@ report(What, Details) ->
 
 level(up) -> notice;
 level(answers) -> notice;
+level(stopped) -> notice;
+level(started) -> notice;
 level(down) -> warning;
+level(never_connected) -> warning;
 level(silent) -> warning;
 level(members_changed) -> notice;
-level(voters_changed) -> notice;
 level(agrees) -> notice;
 level(superseded) -> warning;
 level(old_vm) -> warning;
@@ -37,11 +39,21 @@ text(#{what := up, node := Node}) ->
     {"connected to member ~tp", [Node]};
 text(#{what := down, node := Node}) ->
     {"lost the connection to member ~tp; this node reconnects to it", [Node]};
+text(#{what := stopped, node := Node}) ->
+    {"canal_lock_quorum was stopped on member ~tp", [Node]};
+text(#{what := started, node := Node}) ->
+    {"canal_lock_quorum runs again on member ~tp", [Node]};
+text(#{what := never_connected, node := Node, after_ms := After_ms}) ->
+    {"member ~tp has not been connected within ~b ms since the start of this node. Check that the node runs, its name, "
+        "the cookie and the network; this node goes on trying, at the latest after 30 s", [Node, After_ms]};
 text(#{what := silent, node := Node, pending_unlocks := Pending}) ->
     {"the voter of member ~tp does not answer; ~b unlocks are pending. Check that canal_lock_quorum runs there, "
         "and that the node is not suspended or overloaded", [Node, Pending]};
 text(#{what := answers, node := Node}) ->
     {"the voter of member ~tp answers again", [Node]};
+text(#{what := conflict, differs := name, node := Node, name := Before}) ->
+    {"this node was ~tp at the start of canal_lock_quorum, and is now ~tp. It grants no locks. Start canal_lock_quorum "
+        "after the node has got its name", [Before, Node]};
 text(#{what := conflict, differs := members, node := Node, members := Theirs, ours := Ours}) ->
     {"node ~tp is configured with members ~0tp, this node with ~0tp. This node grants no locks until they agree", [
         Node, Theirs, Ours
@@ -49,8 +61,8 @@ text(#{what := conflict, differs := members, node := Node, members := Theirs, ou
 text(#{what := conflict, differs := frame_version, node := Node, frame_version := Theirs, ours := Ours}) ->
     {"node ~tp speaks version ~b of frames, this node version ~b. This node grants no locks until both run the same "
         "version of canal_lock", [Node, Theirs, Ours]};
-text(#{what := conflict, differs := rules, node := Node, rules := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with the rules ~0tp, this node with ~0tp. This node grants no locks until they agree", [
+text(#{what := conflict, differs := lease_ms, node := Node, lease_ms := Theirs, ours := Ours}) ->
+    {"node ~tp is configured with lease_ms ~b, this node with ~b. This node grants no locks until they agree", [
         Node, Theirs, Ours
     ]};
 text(#{what := conflict, differs := clients, node := Node}) ->
@@ -62,7 +74,7 @@ text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}
         Node, Reason, more(Suppressed, "have arrived")
     ]};
 text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
-    {"cannot store fences in ~ts: ~ts. ~tsCheck the disk; the write is repeated every second", [
+    {"cannot write the state file ~ts: ~ts. ~tsCheck the disk; the write is repeated every second", [
         Path, reason(Reason), more(Suppressed, "writes have failed")
     ]};
 text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Suppressed}) ->
@@ -70,16 +82,11 @@ text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Sup
         "only the fences that it has stored, and a voter that starts does not vote", [
         Path, After_ms, more(Suppressed, "have been late")
     ]};
-text(#{what := bad_client, node := Name, suppressed := Suppressed}) ->
-    {"client ~ts gets no votes, because its name contains a space and cannot be stored. ~tsRename the node", [
-        Name, more(Suppressed, "requests have arrived")
+%% The voter starts as if there were no file.
+text(#{what := file_lost, path := Path, why := Reason}) ->
+    {"the state file ~ts was lost: ~ts. It is replaced, and this node learns its fences from the other members", [
+        Path, Reason
     ]};
-%% The file exists and cannot be read. The voter starts as if there were none.
-text(#{what := no_fences, path := Path, why := Reason}) ->
-    {"cannot read fences from ~ts: ~ts. This node learns them from the other members; check the file", [Path, Reason]};
-text(#{what := other_node, path := Path, node := Node}) ->
-    {"the file ~ts is that of node ~ts; its fences are not used, and the file is replaced. This node learns its fences "
-        "from the other members. Give each node a file of its own", [Path, Node]};
 text(#{what := superseded, path := Path}) ->
     {"the file ~ts is not the last one of this node: other members know a later start of it. Its fences are not used; "
         "this node learns them from the other members. Do not restore the file from a backup", [Path]};
@@ -87,9 +94,6 @@ text(#{what := members_changed, path := Path, previous := Previous, now := Membe
     {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. This node grants no locks until "
         "all of them have this list. If a former member is dead, name it in the option forget",
         [lists:join($,, Previous), Path, Members]};
-text(#{what := voters_changed, path := Path, replicas := Replicas, count := Count}) ->
-    {"other members than at the last start of this node (~ts) vote for a name: now ~b of ~b. This node grants no locks "
-        "until all members have the same options replicas and rules", [Path, Replicas, Count]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
 text(#{what := singleton_stopped, name := Name}) ->

@@ -15,4 +15,4 @@ of_voter(true) ->
     State = maps:remove(empty, canal_lock_quorum_voter:state()),
     State#{clients => case canal_lock_quorum_voter:clients() of not_known -> []; Clients -> Clients end};
 of_voter(false) ->
-    #{voting => false, clients => [], queued => 0, longest_queue => 0}.
+    #{voting => false, waits_for => [], clients => [], queued => 0}.

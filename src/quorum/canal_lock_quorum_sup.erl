@@ -1,7 +1,6 @@
 %% @private Supervises the quorum locks of a node: the voter (on a member), the agent, the process that keeps the node
-%% connected, and the one that emits telemetry events. Each can be restarted alone: the state of the voter is in the
-%% native library, the next agent notifies the holders of the locks that the previous one held, and connections belong
-%% to the VM.
+%% connected, and the one that emits telemetry events. Each can be restarted alone: the next voter reads the state file,
+%% the next agent notifies the holders of the locks that the previous one held, and connections belong to the VM.
 -module(canal_lock_quorum_sup).
 
 -behaviour(supervisor).
@@ -18,16 +17,16 @@
 %% Time for a clean shutdown to notify the other nodes.
 -define(SHUTDOWN_MS, 5000).
 
-%% `{error, {fence_file_in_use, Path}}' if another node of this machine has the same file. `{error,
-%% {fence_file_not_writable, Path, Text}}' if it cannot be written, because its folder does not exist, for example.
+%% `{error, {state_file_in_use, Path}}' if another node of this machine has the same file. `{error,
+%% {state_file_not_writable, Path, Text}}' if it cannot be written, because its folder does not exist, for example.
+%% `{error, {state_file_not_usable, Path, Text}}' if it is another file, or that of another node.
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config = #{fence_file := Path}) ->
+start_link(Config = #{state_file := Path}) ->
     case whereis(?NAME) of
         undefined ->
-            case canal_lock_quorum_state:lock(Path) of
+            case canal_lock_quorum_state_file:check(Path) of
                 ok -> start(Config);
-                in_use -> {error, {fence_file_in_use, Path}};
-                {error, Sentence} -> {error, {fence_file_not_writable, Path, Sentence}}
+                Error -> Error
             end;
         Pid ->
             {error, {already_started, Pid}}
@@ -58,12 +57,12 @@ stop() ->
 
 init(Config = #{is_member := IsMember}) ->
     %% The table must outlive the agent, because the next agent notifies the holders.
-    ok = canal_lock_quorum_held:new(),
+    ok = canal_lock_quorum_lock_table:new(),
     %% A restarted process must not forget a conflict.
     ok = canal_lock_quorum_lists:new(),
     %% The first one ends last, and says that the voter has ended.
     Voters = [canal_lock_quorum_voter || IsMember],
-    Children = [canal_lock_quorum_links] ++ Voters ++ [canal_lock_quorum_agent, canal_lock_quorum_telemetry],
+    Children = [canal_lock_quorum_connections] ++ Voters ++ [canal_lock_quorum_agent, canal_lock_quorum_telemetry],
     Specs = [
         #{id => Module, start => {Module, start_link, [Config]}, shutdown => ?SHUTDOWN_MS}
      || Module <- Children

@@ -5,9 +5,9 @@
 %% <dt>`[canal_lock, quorum, totals]'</dt>
 %% <dd>Once per `totals_interval_ms' (see {@link canal_lock_quorum:options()}). Measurements: the totals of {@link
 %% canal_lock_quorum:status/0}, of which `longest_wait_us' counts from the last event, and the current numbers
-%% `waiting', `held', `pending_unlocks', `queued', `longest_queue', `members', `members_connected' and `members_silent'
-%% (connected, but their voters do not answer). `queued' and `longest_queue' are left out on a client, and while the
-%% voter of this node does not answer. Metadata: none.</dd>
+%% `waiting', `held', `pending_unlocks', `queued', `members', `members_connected' and `members_silent' (connected, but
+%% their voters do not answer). `queued' is left out on a client, and while the voter of this node does not answer.
+%% Metadata: none.</dd>
 %% </dl>
 %%
 %% Its handlers run in a process of their own, not in the agent, so a slow handler delays no lock.
@@ -70,7 +70,7 @@ measurements(Ref) ->
     #{members := Members, waiting := Waiting, pending_unlocks := Pending, totals := Totals} =
         canal_lock_quorum_agent:status(),
     ok = canal_lock_quorum_totals:reset_longest_wait(Ref),
-    Of = maps:merge(Totals, queues()),
+    Of = maps:merge(Totals, queued()),
     Of#{
         waiting => Waiting,
         held => canal_lock_quorum_agent:count(),
@@ -81,9 +81,9 @@ measurements(Ref) ->
     }.
 
 %% Left out on a client, and while the voter does not answer.
-queues() ->
+queued() ->
     try
-        maps:with([queued, longest_queue], canal_lock_quorum_voter:state())
+        maps:with([queued], canal_lock_quorum_voter:state())
     catch
         exit:_ -> #{}
     end.

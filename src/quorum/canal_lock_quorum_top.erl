@@ -51,7 +51,7 @@ read(Rows) ->
     Busiest :: [{name(), Waiting :: pos_integer(), Longest_ms :: non_neg_integer()}].
 read(Rows, Busiest, Status) ->
     Names = [Name || {Name, _, _} <- Busiest],
-    {Held, Holders} = canal_lock_quorum_held:fold(Names, fun add_locks/2, {#{}, #{}}),
+    {Held, Holders} = canal_lock_quorum_lock_table:fold(Names, fun add_locks/2, {#{}, #{}}),
     Now_us = erlang:system_time(microsecond),
     #{
         status => Status,
@@ -118,17 +118,19 @@ counts(#{totals := Totals}) ->
 mean_wait(#{granted := Granted, wait_us := Wait_us}) when Granted > 0 -> duration(Wait_us / Granted / 1000);
 mean_wait(_) -> "-".
 
-quorum(#{quorum := all}) -> "for all names";
-quorum(#{quorum := none}) -> "for no name";
-quorum(#{quorum := some, without_quorum := Without}) -> ["not for ", integer_to_list(Without), " partitions of names"].
+quorum(#{quorum := true}) -> "yes";
+quorum(#{quorum := false}) -> "no".
 
 voting(#{voting := true}) ->
     "this node votes";
-voting(#{members := Members}) ->
+voting(Status = #{members := Members}) ->
     case [Node || #{node := Node} <- Members, Node =:= node()] of
         [] -> "this node is a client";
-        _ -> "this node does not vote"
+        _ -> ["this node does not vote", waits_for(Status)]
     end.
+
+waits_for(#{waits_for := []}) -> "";
+waits_for(#{waits_for := Nodes}) -> [", it waits for ", lists:join(", ", [atom_to_list(Node) || Node <- Nodes])].
 
 conflict(#{node := Node, differs := Differs}) ->
     [atom_to_list(Node), " (", atom_to_list(Differs), ")"].

@@ -10,38 +10,30 @@
 
 -opaque ref() :: counters:counters_ref().
 
-%% Requests: `granted', the sum of `passed' (by a process of this node, without a message), `wide' (by asking a quorum
-%% at once) and `ordered' (by asking the sequencer first); `refused_timeout', `refused_no_quorum',
-%% `refused_too_many_waiting', `refused_misconfigured' and `refused_limit', and `canceled', whose caller has died.
+%% Requests: `granted', of which `passed' got the lock from another process of this node, without a message;
+%% `refused_timeout', `refused_no_quorum', `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose
+%% caller has died.
 %% `wait_us' is the time that the granted requests waited, `longest_wait_us' the longest since the last event.
 %%
 %% Ends of locks: `unlocked' by a call or the death of the holder, `lost', and `revoked'. So `granted' is the sum of
 %% these three and of the held locks. `at_risk' counts the messages to holders.
 %%
-%% `restarted_queued', `restarted_recalled' and `restarted_voter' count attempts that gave their votes back: the
-%% sequencer has queued it, an older request has recalled a vote, or a voter cannot help. `asked_last' counts voters
-%% that were slow or late, and are asked last for some time.
+%% `recalled' counts how often a request gave its votes back, because an older one of another node waited for them.
 -type totals() :: #{total() | wait_us | longest_wait_us := non_neg_integer()}.
 
 -type total() ::
     granted
     | passed
-    | wide
-    | ordered
     | refused_timeout
     | refused_no_quorum
     | refused_too_many_waiting
     | refused_misconfigured
-    | refused_limit
     | canceled
     | unlocked
     | lost
     | revoked
     | at_risk
-    | restarted_queued
-    | restarted_recalled
-    | restarted_voter
-    | asked_last.
+    | recalled.
 
 -spec new() -> ref().
 new() ->
@@ -50,31 +42,24 @@ new() ->
 %% In the order of `place/1'.
 totals() ->
     [
-        granted, passed, wide, ordered, refused_timeout, refused_no_quorum, refused_too_many_waiting,
-        refused_misconfigured, refused_limit, canceled, unlocked, lost, revoked, at_risk, wait_us, longest_wait_us,
-        restarted_queued, restarted_recalled, restarted_voter, asked_last
+        granted, passed, refused_timeout, refused_no_quorum, refused_too_many_waiting, refused_misconfigured, canceled,
+        unlocked, lost, revoked, at_risk, wait_us, longest_wait_us, recalled
     ].
 
 place(granted) -> 1;
 place(passed) -> 2;
-place(wide) -> 3;
-place(ordered) -> 4;
-place(refused_timeout) -> 5;
-place(refused_no_quorum) -> 6;
-place(refused_too_many_waiting) -> 7;
-place(refused_misconfigured) -> 8;
-place(refused_limit) -> 9;
-place(canceled) -> 10;
-place(unlocked) -> 11;
-place(lost) -> 12;
-place(revoked) -> 13;
-place(at_risk) -> 14;
-place(wait_us) -> 15;
-place(longest_wait_us) -> 16;
-place(restarted_queued) -> 17;
-place(restarted_recalled) -> 18;
-place(restarted_voter) -> 19;
-place(asked_last) -> 20.
+place(refused_timeout) -> 3;
+place(refused_no_quorum) -> 4;
+place(refused_too_many_waiting) -> 5;
+place(refused_misconfigured) -> 6;
+place(canceled) -> 7;
+place(unlocked) -> 8;
+place(lost) -> 9;
+place(revoked) -> 10;
+place(at_risk) -> 11;
+place(wait_us) -> 12;
+place(longest_wait_us) -> 13;
+place(recalled) -> 14.
 
 -spec add(ref(), total()) -> ok.
 add(Ref, Total) ->
@@ -85,12 +70,12 @@ add(Ref, Total, Count) ->
     counters:add(Ref, place(Total), Count).
 
 %% Counts a lock that was requested at this time (`os:perf_counter()').
--spec granted(ref(), Since :: integer(), passed | wide | ordered) -> ok.
+-spec granted(ref(), Since :: integer(), passed | asked) -> ok.
 granted(Ref, Since, Path) ->
     Wait_us = erlang:convert_time_unit(os:perf_counter() - Since, perf_counter, microsecond),
     ok = add(Ref, granted),
     ok = counters:add(Ref, place(wait_us), Wait_us),
-    ok = add(Ref, Path),
+    _ = Path =:= passed andalso add(Ref, passed),
     case Wait_us > counters:get(Ref, place(longest_wait_us)) of
         true -> counters:put(Ref, place(longest_wait_us), Wait_us);
         false -> ok

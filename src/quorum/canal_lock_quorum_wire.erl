@@ -1,12 +1,14 @@
 %% @private
-%% Sends and checks frames between nodes. A send never waits, neither for a connection (canal_lock_quorum_links makes
-%% it) nor for a busy one: one whose queue in the VM is full, for example because of large messages of another process.
+%% Sends and checks frames between nodes. A send never waits, neither for a connection (canal_lock_quorum_connections
+%% makes it) nor for a busy one: one whose queue in the VM is full, for example because of large messages of another
+%% process.
 %%
 %% If the connection to a member is busy, another process sends the frame, and waits instead of the caller. The frame
 %% leaves as soon as the connection allows it. There is at most one such process for each member and kind of frame. If
 %% there are newer frames of this kind before it is done, only the newest is kept: it replaces the others for its
-%% receiver. (A notice that is lost is repaired: the agent asks again, and the voter repeats a recall.) So a busy
-%% connection takes little memory, and frames of a kind never overtake each other.
+%% receiver. (A notice that is lost is repaired: the digest in the next answer shows a vote that the agent does not
+%% know, and the voter repeats a recall.) So a busy connection takes little memory, and frames of a kind never overtake
+%% each other.
 %%
 %% A frame for a member that is not connected is dropped; agents and voters tolerate lost frames.
 -module(canal_lock_quorum_wire).

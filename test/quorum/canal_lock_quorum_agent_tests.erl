@@ -7,6 +7,9 @@
 -define(AGENT, canal_lock_quorum_agent).
 -define(LONG_MS, 60_000).
 
+%% `pending_unlocks' in native/quorum/src/rules.rs.
+-define(BOUND, 4096).
+
 %% Shorter than any lease.
 -define(SHORT_MS, 3000).
 
@@ -20,30 +23,30 @@ earlier_agent_test_() ->
             {"an unlock that arrives after its agent has died ends no lock of the next agent", fun late_unlock/0},
             {"an unlock_async that waits for its agent, which dies, ends no lock of the next agent",
                 fun late_unlock_async/0},
-            {"messages about locks of an earlier agent end no lock", fun late_messages/0}
+            {"messages about locks of an earlier agent end no lock", fun late_messages/0},
+            {"a lock is not held, and its holder is notified, when the native library is loaded again", fun reloaded/0}
         ]
     ]).
 
-%% One unlock may be pending.
 start() ->
-    start(#{pending_unlocks => 1}).
+    start(#{}).
 
-start(Rules) ->
-    {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], rules => Rules}),
+start(Options) ->
+    {ok, Pid} = canal_lock_quorum:start_link(Options#{members => [node()]}),
     true = unlink(Pid),
-    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 late_unlock() ->
     Old = lock_one(old),
     {Caller, Call} = called_while_no_agent_runs(fun() -> canal_lock_quorum:unlock(Old) end),
     is_refused_by_the_next_agent(Caller, Call).
 
-%% The second unlock is above the bound, so its caller asks the agent.
+%% The last unlock is above the bound, so its caller asks the agent.
 late_unlock_async() ->
-    [First, Second] = [lock_one({old, N}) || N <- [1, 2]],
+    [Last | Locks] = [lock_one({old, N}) || N <- lists:seq(0, ?BOUND)],
     {Caller, Call} = called_while_no_agent_runs(fun() ->
-        {error, not_held} = canal_lock_quorum:unlock_async(First),
-        canal_lock_quorum:unlock_async(Second)
+        [{error, not_held} = canal_lock_quorum:unlock_async(Lock) || Lock <- Locks],
+        canal_lock_quorum:unlock_async(Last)
     end),
     is_refused_by_the_next_agent(Caller, Call).
 
@@ -79,9 +82,23 @@ late_messages() ->
     Locks = [lock_one({new, N}) || N <- lists:seq(1, 10)],
     %% Otherwise the test shows nothing.
     ?assert(lists:member(Token, [element(2, canal_lock_quorum_lock:id(Lock)) || Lock <- Locks])),
-    ?AGENT ! {try_unlock, Id},
+    ?AGENT ! {unlock_async, Id, false},
     ?AGENT ! {{holder_down, Id}, make_ref(), process, self(), killed},
     are_untouched(Locks).
+
+reloaded() ->
+    Lock = lock_one(x),
+    Agent = whereis(?AGENT),
+    true = code:delete(canal_lock_quorum_nif),
+    _ = code:purge(canal_lock_quorum_nif),
+    {module, _} = code:load_file(canal_lock_quorum_nif),
+    ?assertNot(canal_lock_quorum:is_held(Lock)),
+    ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Lock)),
+    ?assertEqual({error, not_held}, canal_lock_quorum:unlock(Lock)),
+    %% The agent crashes when it uses its state machine the next time.
+    _ = test_worker:caught(fun() -> canal_lock_quorum:status() end),
+    await_another_agent(Agent),
+    receive {canal_lock_quorum, lost, Lock} -> ok end.
 
 are_untouched(Locks) ->
     %% The agent has handled all earlier messages when it answers.
@@ -148,16 +165,7 @@ is_death(_) -> false.
 %% The agent, or the voter, has a request in its mailbox, and behind it a message for `sys'. No timer starts a step
 %% within an hour.
 system_message_test_() ->
-    Hours = #{
-        heartbeat_ms => 3_600_000,
-        hedge_ms => 3_600_000,
-        hedge_most_ms => 3_600_000,
-        attempt_ms => 7_200_000,
-        wait_ms => 8_000_000,
-        holder_lease_ms => 10_000_000,
-        voter_lease_ms => 11_000_000,
-        quarantine_ms => 11_000_000
-    },
+    Hours = #{lease_ms => 36_000_000},
     Start = fun() -> ok = start(Hours), await_late(whereis(canal_lock_quorum_voter)) end,
     {setup, Start, fun(_) -> canal_lock_quorum:stop() end, [
         {lists:concat([Name, " runs a step after a message for sys"]),
@@ -188,12 +196,11 @@ is_call(_) -> false.
 %%% Unlocks of locks whose lease has expired
 
 expired_test_() ->
-    Names = [heartbeat_ms, holder_lease_ms, voter_lease_ms, quarantine_ms, attempt_ms, at_risk_ms, wait_ms],
-    Start = fun() -> ok = start(maps:with(Names, test_quorum_cluster:rules())) end,
+    Start = fun() -> ok = start(#{lease_ms => test_quorum_cluster:lease_ms()}) end,
     {setup, Start, fun(_) -> canal_lock_quorum:stop() end, [
         {"unlock_async/1 of a lock that has expired tells the agent so", fun expired/0},
         {"the holder gets the message `lost' if the agent executes its unlock_async/1 first", fun() ->
-            lost(fun(Agent, Lock) -> Agent ! {late_unlock, canal_lock_quorum_lock:id(Lock)} end)
+            lost(fun(Agent, Lock) -> Agent ! {unlock_async, canal_lock_quorum_lock:id(Lock), true} end)
         end},
         {"the holder gets the message `lost' if the agent executes its unlock/1 first", fun() ->
             lost(fun(Agent, Lock) -> Agent ! {'$gen_call', {self(), x}, {unlock, canal_lock_quorum_lock:id(Lock)}} end)
@@ -204,14 +211,14 @@ expired() ->
     {ok, Lock} = canal_lock_quorum:lock(expired, ?LONG_MS),
     Agent = whereis(?AGENT),
     true = erlang:suspend_process(Agent),
-    test_await:value(false, fun() -> canal_lock_quorum:held(Lock) end),
+    test_await:value(false, fun() -> canal_lock_quorum:is_held(Lock) end),
     ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Lock)),
-    await_message(?AGENT, fun is_late_unlock/1),
+    await_message(?AGENT, fun is_of_expired/1),
     true = erlang:resume_process(Agent),
     test_await:value(0, fun() -> maps:get(held, canal_lock_quorum:status()) end).
 
-is_late_unlock({late_unlock, _}) -> true;
-is_late_unlock(_) -> false.
+is_of_expired({unlock_async, _, IsExpired}) -> IsExpired;
+is_of_expired(_) -> false.
 
 %% The lease expires after the message is sent, and before the agent receives it or a timer.
 lost(Send) ->
@@ -220,7 +227,7 @@ lost(Send) ->
     Agent = whereis(?AGENT),
     true = erlang:suspend_process(Agent),
     Send(Agent, Lock),
-    test_await:value(false, fun() -> canal_lock_quorum:held(Lock) end),
+    test_await:value(false, fun() -> canal_lock_quorum:is_held(Lock) end),
     true = erlang:resume_process(Agent),
     #{held := 0, totals := #{lost := After}} = canal_lock_quorum:status(),
     ?assertEqual(1, After - Before),
@@ -241,7 +248,7 @@ yields([A]) ->
         Agent = whereis(?AGENT),
         1 = erlang:trace_pattern({canal_lock_quorum_nif, agent_step, 2}, true, [global]),
         1 = erlang:trace(Agent, true, [call]),
-        Send = fun(_) -> Agent ! {try_unlock, {0, 0}}, true = erlang:yield() end,
+        Send = fun(_) -> Agent ! {unlock_async, {0, 0}, false}, true = erlang:yield() end,
         lists:foreach(Send, lists:seq(1, 1000)),
         _ = sys:get_state(Agent),
         Steps = steps(Agent),
@@ -261,9 +268,7 @@ steps(Agent) ->
 %% One voter reads nothing for a while, and the agent waits for its answer to an earlier batch.
 farewell_test_() ->
     Options = fun(_, Nodes) ->
-        Options = #{rules := Rules} = test_quorum_cluster:options(Nodes),
-        Long = #{attempt_ms => 3000, holder_lease_ms => 60_000, voter_lease_ms => 70_000, quarantine_ms => 70_000},
-        Options#{rules := maps:merge(Rules, Long#{at_risk_ms => 30_000, wait_ms => 5000})}
+        (test_quorum_cluster:options(Nodes))#{lease_ms := 70_000}
     end,
     test_quorum_cluster:tests(3, [], Options, [
         {"a node that shuts down waits until its unlocks have arrived at all voters that answer", fun farewell/1}
@@ -322,21 +327,20 @@ foreign_lock_test() ->
     ok = canal_lock_quorum_nif:load(),
     #{setup := Setup} = canal_lock_quorum_config:make(#{members => [node()]}),
     Start = #{
-        life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, conflicted => false,
-        clients => [], knows_clients => true
+        life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, misconfigured => false,
+        guests => false
     },
     Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
     Agent = canal_lock_quorum_nif:agent_open(Setup),
-    {granted, 1, {Incarnation, Token}, _, Handle, wide} =
+    {granted, 1, {Incarnation, Token}, _, Handle, asked} =
         granted(Agent, Voter, [{up, 0}, {lock, 1, write, [<<"x">>], ?LONG_MS}]),
     Foreign = {Incarnation bxor 1, Token},
     lists:foreach(fun(How) ->
         {Outputs, _, _, _} = canal_lock_quorum_nif:agent_step(Agent, [{How, Foreign, 2}]),
         ?assertEqual([{missing, 2}], Outputs),
-        ?assert(canal_lock_quorum_nif:held(Handle))
-    end, [unlock, try_unlock]),
-    ok = canal_lock_quorum_nif:agent_close(Agent),
-    ok = canal_lock_quorum_nif:voter_close(Voter).
+        ?assert(canal_lock_quorum_nif:is_held(Handle))
+    end, [unlock, unlock_async]),
+    ok = canal_lock_quorum_nif:agent_close(Agent).
 
 %% Passes frames between them until a lock is granted.
 granted(Agent, Voter, Events) ->

@@ -7,8 +7,8 @@
 
 -import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
 
-%% An agent waits for an answer for ATTEMPT_MS, and the tests wait less.
--define(ATTEMPT_MS, 4000).
+%% An agent waits for an answer for a tenth of the lease, and the tests wait less.
+-define(LEASE_MS, 40_000).
 -define(SOON_MS, 2500).
 
 -define(LONG_MS, 60_000).
@@ -18,9 +18,7 @@
 
 busy_test_() ->
     Options = fun(_, Nodes) ->
-        Options = #{rules := Rules} = test_quorum_cluster:options(Nodes),
-        Long = #{attempt_ms => ?ATTEMPT_MS, heartbeat_ms => 3000, holder_lease_ms => 10_000, voter_lease_ms => 12_000},
-        Options#{rules := maps:merge(Rules, Long#{quarantine_ms => 12_000, at_risk_ms => 3000, wait_ms => 6000})}
+        (test_quorum_cluster:options(Nodes))#{lease_ms := ?LEASE_MS}
     end,
     test_quorum_cluster:tests(2, [], Options, [
         {"a request on a busy connection arrives when the connection is free", fun request/1},

@@ -5,14 +5,14 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
--import(test_quorum_cluster, [members/1, lock/3, rlock/3, held/2, unlock/2, try_unlock/2, await_status/3]).
+-import(test_quorum_cluster, [members/1, lock/3, rlock/3, held/2, unlock/2, await_status/3]).
 -import(test_quorum_cluster, [messages_until_lost/2]).
 
 -define(LONG_MS, 60_000).
 -define(MEMBERS, 3).
 
 cluster_test_() ->
-    tests(#{clients => all}, #{}, [
+    tests(#{}, #{}, [
         {"Q1, Q5: members and clients lock one after the other, and fences grow", fun in_turn/1},
         {"a client locks for reading, and several names", fun modes/1},
         {"a client that is killed during a lock unlocks it", fun holder_killed/1},
@@ -21,14 +21,12 @@ cluster_test_() ->
         {"force_unlock/1 revokes the lock of a client, also by a client", fun force/1},
         {"a client stops, and its locks are free at once", fun stopped/1},
         {"a client whose agent was killed gets the names back after a round trip", fun agent_killed/1},
-        {"a voter that restarts waits for its clients, and keeps their locks", fun voter_restarts/1},
+        {"a voter that restarts while there are guests waits for a lease, and keeps their locks", fun voter_restarts/1},
         {"a voter whose file is lost waits until the end of its quarantine", fun file_lost/1},
-        {"the voter's process is killed, and the next one keeps the register", fun voter_process_killed/1},
+        {"a voter stores that there are no guests, and again that there are some", fun guests_end/1},
         {"Q1: a new list begins when locks of clients of the old one have expired", fun list_changed/1},
-        {"locks/0 and force_unlock/1 do not ignore members that may know more clients", fun unknown_clients/1},
+        {"locks/0 does not ignore members that may know more clients", fun unknown_clients/1},
         {"a client that is disconnected loses its lock in time, and the others get it", fun disconnected/1},
-        {"a client that floods a voter delays no one, and does not fill its mailbox", fun flood/1},
-        {"of the frames of a client in a mailbox, a step takes the last few of a thousand", fun many_frames/1},
         {"bytes that are no frame, from a client, change nothing", fun bad_frames/1},
         {"hellos of clients that are gone do not stay", fun hellos/1},
         {"a client that hangs delays no one, loses its lock in time, and locks again", fun hangs/1},
@@ -37,27 +35,21 @@ cluster_test_() ->
 
 %% With leases that do not end during the test.
 long_leases_test_() ->
-    Rules = #{holder_lease_ms => 60_000, at_risk_ms => 30_000, voter_lease_ms => 70_000, quarantine_ms => 70_000},
-    tests(#{clients => all, rules => Rules}, #{rules => Rules}, [
-        {"a client that was killed and is back gets its names after a round trip", fun is_back/1}
-    ]).
-
-%% Few are allowed.
-limits_test_() ->
-    tests(#{clients => all, rules => #{client_votes => 5, client_positions => 3}}, #{}, [
-        {"a client with too many locks or requests gets limit, and others are not affected", fun limits/1}
+    tests(#{lease_ms => 70_000}, #{lease_ms => 70_000}, [
+        {"a client that was killed and is back gets its names after a round trip", fun is_back/1},
+        {"requests of a client that is disconnected do not wait at a voter", fun disconnected_waiter/1}
     ]).
 
 refused_test_() ->
     [
-        tests(#{}, #{await => none}, [{"members allow no clients by default", fun not_allowed/1}]),
+        tests(#{clients => none}, #{await => none}, [{"members may allow no clients", fun not_allowed/1}]),
         tests(#{clients => [other@host]}, #{await => none}, [
             {"only named clients are allowed", fun not_allowed/1}
         ]),
-        tests(#{clients => all}, #{await => none, rules => #{voter_lease_ms => 2000, quarantine_ms => 2000}}, [
-            {"a client with other leases is in conflict, and members are not", fun other_rules/1}
+        tests(#{}, #{await => none, lease_ms => 2000}, [
+            {"a client with another lease is in conflict, and members are not", fun other_lease/1}
         ]),
-        tests(#{clients => all}, #{await => none, missing => true}, [
+        tests(#{}, #{await => none, missing => true}, [
             {"a client with another list is in conflict, and members are not", fun other_list/1}
         ])
     ].
@@ -71,13 +63,13 @@ tests(Changes, Setup, Tests) ->
 
 run(Nodes, Changes, Setup, Test) ->
     {Members, Clients} = lists:split(?MEMBERS, Nodes),
-    Folder = canal_lock_quorum_state_tests:folder(),
+    Folder = canal_lock_quorum_state_file_tests:folder(),
     Options = maps:from_list(
         [{Node, member_options(Node, Members, Folder, Changes)} || Node <- Members] ++
             [{Node, client_options(Members, Setup)} || Node <- Clients]
     ),
     %% As if the members had run before: they need not wait for clients that a lost file may have had.
-    _ = [ok = file:write_file(fence_file(Folder, Node), "canal_lock_quorum fences below 1\n") || Node <- Members],
+    [ok = test_quorum_cluster:had_run(Node, maps:get(Node, Options)) || Node <- Members],
     test_nodes:introduce(Nodes),
     put(options, Options),
     try
@@ -94,19 +86,17 @@ run(Nodes, Changes, Setup, Test) ->
     end.
 
 member_options(Node, Members, Folder, Changes) ->
-    Options = #{rules := Rules} = test_quorum_cluster:options(Members),
-    Changed = maps:merge(Options#{fence_file := fence_file(Folder, Node)}, Changes),
-    Changed#{rules := maps:merge(Rules, maps:get(rules, Changes, #{}))}.
+    Options = test_quorum_cluster:options(Members),
+    maps:merge((maps:remove(clients, Options))#{state_file => state_file(Folder, Node)}, Changes).
 
 client_options(Members, Setup) ->
     Listed = case Setup of #{missing := true} -> tl(Members); _ -> Members end,
-    Options = #{rules := Rules} = test_quorum_cluster:client_options(Listed),
-    Options#{rules := maps:merge(Rules, maps:get(rules, Setup, #{}))}.
+    maps:merge(test_quorum_cluster:client_options(Listed), maps:with([lease_ms], Setup)).
 
 start(Node) ->
     test_quorum_cluster:start(Node, maps:get(Node, get(options))).
 
-fence_file(Folder, Node) ->
+state_file(Folder, Node) ->
     unicode:characters_to_binary(filename:join(Folder, test_nodes:name(Node))).
 
 %%% Locks
@@ -120,7 +110,7 @@ in_turn({[A | _], [X, Y]}) ->
             ok = Unlock(Worker, x),
             Fence
         end
-     || Unlock <- [fun test_quorum_cluster:unlock/2, fun test_quorum_cluster:try_unlock/2], Worker <- Workers
+     || Unlock <- [fun test_quorum_cluster:unlock/2, fun test_quorum_cluster:unlock_async/2], Worker <- Workers
     ],
     ?assertEqual(lists:usort(Fences), Fences),
     %% One after the other while all of them wait.
@@ -168,8 +158,7 @@ stopped({[A | _], [X, _]}) ->
     start(X).
 
 lease_ms() ->
-    #{voter_lease_ms := Lease_ms} = test_quorum_cluster:rules(),
-    Lease_ms.
+    test_quorum_cluster:lease_ms().
 
 agent_killed({[A | _], [X, _]}) ->
     Holder = worker(X),
@@ -197,12 +186,12 @@ status({[A | _] = Members, [X, Y]}) ->
             length([one || #{votes := 1, waiting := 0} <- Of(NameX)]) =:= ?MEMBERS andalso
             [] =/= [one || #{votes := 0, waiting := 1} <- Of(NameY)]
     end),
-    Queues = [maps:with([queued, longest_queue], call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
-    ?assert(lists:member(#{queued => 1, longest_queue => 1}, Queues)),
+    ?assert(lists:member(1, [maps:get(queued, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members])),
     #{clients := [#{heard_ms := Heard_ms} | _]} = call(A, fun canal_lock_quorum:status/0),
     ?assert(Heard_ms =< lease_ms()),
     OfClient = call(X, fun canal_lock_quorum:status/0),
-    ?assertMatch(#{clients := [], voting := false, queued := 0, quorum := all, conflict := []}, OfClient),
+    ?assertMatch(#{clients := [], conflict := [], quorum := true}, OfClient),
+    ?assertMatch(#{voting := false, waits_for := [], queued := 0}, OfClient),
     ok = unlock(Holder, x).
 
 inspection({[A, _, C], [X, Y]}) ->
@@ -225,46 +214,55 @@ force({[A | _], [X, Y]}) ->
     lists:foreach(fun({From, Of}) ->
         Holder = worker(Of),
         {ok, _} = lock(Holder, x, ?LONG_MS),
-        ?assertEqual({ok, ended}, call(From, fun() -> canal_lock_quorum:force_unlock(x) end)),
+        ?assertEqual(ok, call(From, fun() -> canal_lock_quorum:force_unlock(x) end)),
         ?assertEqual([{lost, x}], messages_until_lost(Holder, x)),
         ?assertNot(held(Holder, x))
-    end, [{A, X}, {Y, X}, {X, A}]),
-    ?assertEqual({ok, not_held}, call(X, fun() -> canal_lock_quorum:force_unlock(x) end)).
+    end, [{A, X}, {Y, X}, {X, A}]).
 
 %%% Restarts
 
-%% The register is in the files, and each voter in turn restarts with it. A client that does not settle delays it.
-voter_restarts({Members = [A, B, _], [X, _]}) ->
-    [Name] = members([X]),
+voter_restarts({Members, [X, _]}) ->
     Holder = worker(X),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     lists:foreach(fun(Node) ->
-        ?assert(lists:member(Name, registered(Node))),
+        ?assert(has_guests(Node)),
+        Begin_ms = erlang:monotonic_time(millisecond),
         ok = test_quorum_cluster:stop(Node),
+        ?assertNot(call(Node, fun canal_lock_quorum:ready/0)),
         start(Node),
+        ?assertNot(call(Node, fun canal_lock_quorum:ready/0)),
+        ok = test_await:value(true, fun() -> call(Node, fun canal_lock_quorum:ready/0) end),
+        ?assert(erlang:monotonic_time(millisecond) - Begin_ms >= lease_ms()),
+        ?assert(held(Holder, x)),
+        ?assertEqual({error, timeout}, lock(worker(hd(Members)), x, 20))
+    end, Members),
+    ?assert(call(X, fun canal_lock_quorum:ready/0)),
+    ok = unlock(Holder, x).
+
+has_guests(Node) ->
+    #{Node := #{state_file := File}} = get(options),
+    {ok, #{guests := Guests}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File) end),
+    Guests.
+
+guests_end({Members = [A | _], [X, _]}) ->
+    [?assertNot(has_guests(Node)) || Node <- Members],
+    lists:foreach(fun(Kill) ->
+        Holder = worker(X),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        test_await:value([true, true, true], fun() -> [has_guests(Node) || Node <- Members] end),
+        _ = Kill andalso call(A, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end),
+        ?assert(has_guests(A)),
         ok = test_quorum_cluster:await_voting(Members),
         ?assert(held(Holder, x)),
-        ?assertEqual({error, timeout}, lock(worker(A), x, 20))
-    end, Members),
-    ?assert(held(Holder, x)),
-    ok = call(X, fun() -> sys:suspend(canal_lock_quorum_agent) end),
-    ok = test_quorum_cluster:stop(B),
-    start(B),
-    ?assertMatch(#{voting := false}, call(B, fun canal_lock_quorum_voter:state/0)),
-    ok = call(X, fun() -> sys:resume(canal_lock_quorum_agent) end),
-    ok = test_quorum_cluster:await_voting(Members),
-    ?assertNot(lists:member({error, no_quorum}, [lock(worker(X), y, ?LONG_MS)])).
-
-registered(Node) ->
-    #{Node := #{fence_file := File}} = get(options),
-    {ok, #{clients := Clients}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File) end),
-    [binary_to_atom(Client) || Client <- Clients].
+        ok = unlock(Holder, x),
+        test_await:value([false, false, false], fun() -> [has_guests(Node) || Node <- Members] end)
+    end, [false, true]).
 
 file_lost({Members = [A, _, _], [X, _]}) ->
     Holder = worker(X),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     ok = test_quorum_cluster:stop(A),
-    #{A := #{fence_file := File}} = get(options),
+    #{A := #{state_file := File}} = get(options),
     ok = file:delete(File),
     Begin_ms = erlang:monotonic_time(millisecond),
     start(A),
@@ -281,8 +279,8 @@ list_changed({[A, B, C], [X, Y]}) ->
         {ok, _} = lock(Holder, x, ?LONG_MS),
         New = members([A, Y, Z]),
         [ok = test_quorum_cluster:stop(Node) || Node <- [A, Y, Z]],
-        #{A := #{fence_file := File} = OfA, Y := OfClient} = Options,
-        NewMember = fun(Path) -> OfA#{members := New, fence_file := Path} end,
+        #{A := #{state_file := File} = OfA, Y := OfClient} = Options,
+        NewMember = fun(Path) -> OfA#{members := New, state_file := Path} end,
         test_nodes:introduce([A, B, C, X, Y, Z]),
         Beside = fun(Number) -> <<File/binary, "-", Number/binary>> end,
         test_quorum_cluster:start(A, NewMember(File)),
@@ -300,7 +298,10 @@ list_changed({[A, B, C], [X, Y]}) ->
         [ok = test_quorum_cluster:stop(Node) || Node <- [A, B, C, X, Y, Z]]
     end),
     %% The test ends as it began.
-    _ = [file:write_file(File, "canal_lock_quorum fences below 1\n") || #{fence_file := File} <- maps:values(Options)],
+    _ = [
+        begin ok = file:delete(File), ok = test_quorum_cluster:had_run(Node, Of) end
+     || {Node, Of = #{state_file := File}} <- maps:to_list(Options)
+    ],
     [start(Node) || Node <- [A, B, C, X, Y]],
     ok = test_quorum_cluster:await_voting([A, B, C, X, Y]).
 
@@ -320,34 +321,21 @@ unknown_clients({[A, B, C], [X, _]}) ->
     test_await:value(0, fun() -> length(maps:get(clients, call(C, fun canal_lock_quorum:status/0))) - 1 end),
     %% The voter of A does not answer, and that of B cannot start: it cannot write its file.
     ok = call(A, fun() -> sys:suspend(canal_lock_quorum_voter) end),
-    #{B := #{fence_file := File}} = get(options),
+    #{B := #{state_file := File}} = get(options),
     ok = test_quorum_cluster:stop(B),
-    ok = file:delete(File),
-    ok = file:make_dir(File),
+    %% In place of the temporary file of a write.
+    Obstacle = <<File/binary, ".new/file">>,
+    test_await:value(ok, fun() -> filelib:ensure_dir(Obstacle) end),
     start(B),
     {Locks, Silent} = call(C, fun canal_lock_quorum:locks/0),
     ?assertEqual([], Locks),
     ?assertEqual([], lists:usort([NameA, NameB]) -- Silent),
-    ?assertEqual({error, timeout}, call(C, fun() -> canal_lock_quorum:force_unlock(x) end)),
-    ok = file:del_dir(File),
+    ok = file:del_dir(filename:dirname(Obstacle)),
     ok = call(A, fun() -> sys:resume(canal_lock_quorum_voter) end),
     test_nodes:introduce([X, C]),
     ok = test_quorum_cluster:await_voting([A, B, C]),
     _ = unlock(Holder, x),
     ok.
-
-voter_process_killed({Members = [A | _], [X, Y]}) ->
-    Holder = worker(X),
-    {ok, _} = lock(Holder, x, ?LONG_MS),
-    Clients = lists:sort(members([X, Y])),
-    [call(Node, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end) || Node <- Members],
-    %% Also after the next process has written the file.
-    [test_await:value(Clients, fun() -> lists:sort(registered(Node)) end) || Node <- Members],
-    ok = test_quorum_cluster:stop(Y),
-    test_await:value(members([X]), fun() -> registered(A) end),
-    ?assert(held(Holder, x)),
-    start(Y),
-    ok = unlock(Holder, x).
 
 disconnected({Members = [A | _], [X, _]}) ->
     Holder = worker(X),
@@ -364,79 +352,6 @@ disconnected({Members = [A | _], [X, _]}) ->
     ok = unlock(Holder, x).
 
 %%% What is not right
-
-%% The client sends as fast as it can a batch that an earlier agent of it sent once. The voter answers each.
-flood({[A | _] = Members, [X, Y]}) ->
-    Messages = old_batches(Members, X),
-    {Flooder, _} = call(X, fun() -> spawn_monitor(fun() -> flood_each(Messages) end) end),
-    try
-        Workers = [worker(Node) || Node <- [A, Y]],
-        Begin_ms = erlang:monotonic_time(millisecond),
-        [begin {ok, _} = lock(Worker, {y, I}, ?LONG_MS), ok = try_unlock(Worker, {y, I}) end
-         || I <- lists:seq(1, 100), Worker <- Workers],
-        Took_ms = erlang:monotonic_time(millisecond) - Begin_ms,
-        ?assert(Took_ms < ?LONG_MS),
-        %% An order of magnitude above what one step takes from the mailbox.
-        Length = call(A, fun() -> element(2, process_info(whereis(canal_lock_quorum_voter), message_queue_len)) end),
-        ?assert(Length < 100_000)
-    after
-        call(X, fun() -> exit(Flooder, kill) end)
-    end,
-    %% The flood is over: the client locks again.
-    Again = worker(X),
-    {ok, _} = lock(Again, x, ?LONG_MS),
-    ok = unlock(Again, x).
-
-many_frames({[A | _], [X, _]}) ->
-    [{_, Message}] = old_batches([A], X),
-    Steps = order(worker(A), fun() ->
-        Voter = whereis(canal_lock_quorum_voter),
-        ok = sys:suspend(Voter),
-        _ = [Voter ! Message || _ <- lists:seq(1, 6000)],
-        1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true, []),
-        1 = erlang:trace(Voter, true, [call]),
-        ok = sys:resume(Voter),
-        _ = canal_lock_quorum_voter:state(),
-        1 = erlang:trace(Voter, false, [call]),
-        Delivered = erlang:trace_delivered(Voter),
-        receive {trace_delivered, Voter, Delivered} -> frames_of_steps(Voter) end
-    end),
-    %% A step after each 1,004 frames, of which it executes four.
-    ?assertEqual(lists:duplicate(5, 4), lists:sublist(Steps, 5)).
-
-%% How many frames of clients each traced step of the voter had.
-frames_of_steps(Voter) ->
-    receive
-        {trace, Voter, call, {_, voter_step, [_, Events]}} ->
-            [length([From || {client_frame, From, _} <- Events]) | frames_of_steps(Voter)]
-    after 0 ->
-        []
-    end.
-
-%% For the voter of each member, a message with a batch of an earlier agent of `Client'.
-old_batches(Members, Client) ->
-    Messages = [{Name, {canal_lock_quorum, fingerprint(Member), test_nodes:name(Client), Frame}}
-                || Member <- Members, Name <- [test_nodes:name(Member)],
-                   Frame <- [call(Client, fun() -> recorded_batch(Name) end)]],
-    call(Client, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_agent) end),
-    Messages.
-
-%% A batch of the agent of this node to the voter of `Name'.
-recorded_batch(Name) ->
-    Agent = whereis(canal_lock_quorum_agent),
-    1 = erlang:trace(Agent, true, [send]),
-    {ok, Lock} = canal_lock_quorum:lock(flood, ?LONG_MS),
-    ok = canal_lock_quorum:unlock(Lock),
-    %% The agent may send it later: when the voter has answered the batch before.
-    receive
-        {trace, Agent, send, {canal_lock_quorum, _, _, Frame}, {canal_lock_quorum_voter, Name}} ->
-            1 = erlang:trace(Agent, false, [send]),
-            Frame
-    end.
-
-flood_each(Messages) ->
-    _ = [erlang:send({canal_lock_quorum_voter, Name}, Message, [noconnect]) || {Name, Message} <- Messages],
-    flood_each(Messages).
 
 fingerprint(Node) ->
     #{Node := Options} = get(options),
@@ -557,31 +472,18 @@ is_back({Members, [X, _]}) ->
         end
     end).
 
-limits({[A | _], [X, Y]}) ->
-    Of = fun(Prefix, Count) -> [{Prefix, I} || I <- lists:seq(1, Count)] end,
-    order(worker(X), fun() ->
-        Locks = [begin {ok, Lock} = canal_lock_quorum:lock(Name, ?LONG_MS), Lock end || Name <- Of(x, 5)],
-        ?assertEqual({error, limit}, canal_lock_quorum:lock(more, ?LONG_MS)),
-        #{totals := #{refused_limit := 1}} = canal_lock_quorum:status(),
-        [ok = canal_lock_quorum:unlock(Lock) || Lock <- Locks],
-        {ok, Again} = canal_lock_quorum:lock(more, ?LONG_MS),
-        ok = canal_lock_quorum:unlock(Again)
-    end),
-    Holder = worker(A),
-    [{ok, _} = lock(Holder, Name, ?LONG_MS) || Name <- Of(a, 20)],
-    Requests = [
-        begin
-            Worker = worker(X),
-            send_order(Worker, fun() -> canal_lock_quorum:lock(Name, ?LONG_MS) end)
-        end
-     || Name <- Of(a, 4)
-    ],
-    ?assertEqual(4, length(Requests)),
-    test_await:value(2, fun() ->
-        #{totals := #{refused_limit := Refused}} = call(X, fun canal_lock_quorum:status/0),
-        Refused
-    end),
-    {ok, _} = lock(worker(Y), {y, 1}, ?LONG_MS).
+disconnected_waiter({Members = [A, B, C], [X, Y]}) ->
+    Holder = worker(Y),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    Ref = send_order(worker(X), fun() -> canal_lock_quorum:lock(x, ?LONG_MS) end),
+    [await_status(Node, queued, 1) || Node <- Members],
+    ok = test_quorum_cluster:isolate(X, [C]),
+    await_status(C, queued, 0),
+    [?assertMatch(#{queued := 1}, call(Node, fun canal_lock_quorum:status/0)) || Node <- [A, B]],
+    test_nodes:introduce([X | Members]),
+    await_status(C, queued, 1),
+    ok = unlock(Holder, x),
+    ?assertMatch({ok, _}, test_await:answer(Ref)).
 
 not_allowed({Members, [X | _]}) ->
     Names = lists:sort(members(Members)),
@@ -598,8 +500,8 @@ in_no_conflict(Members) ->
     {ok, _} = lock(Worker, x, ?LONG_MS),
     ok = unlock(Worker, x).
 
-other_rules({Members, [X | _]}) ->
-    await_conflict(rules, X),
+other_lease({Members, [X | _]}) ->
+    await_conflict(lease_ms, X),
     ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
     in_no_conflict(Members).
 

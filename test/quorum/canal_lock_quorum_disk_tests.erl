@@ -4,7 +4,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, order/2, worker/1]).
--import(test_quorum_cluster, [await_voting/1, lock/3, rlock/3, start/2, stop/1, try_unlock/2]).
+-import(test_quorum_cluster, [await_voting/1, lock/3, rlock/3, start/2, stop/1, unlock_async/2]).
 
 -define(TIMEOUT_S, 120).
 
@@ -18,14 +18,14 @@ with_disk(Title, Possible, Start, Test) ->
         true ->
             {setup,
                 fun() ->
-                    Beside = canal_lock_quorum_state_tests:folder(),
+                    Beside = canal_lock_quorum_state_file_tests:folder(),
                     Folder = filename:join(Beside, "disk"),
                     ok = file:make_dir(Folder),
                     {Beside, Folder, Start(Folder)}
                 end,
                 fun({Beside, _, Node}) ->
                     test_nodes:stop(Node),
-                    canal_lock_quorum_state_tests:delete(Beside)
+                    canal_lock_quorum_state_file_tests:delete(Beside)
                 end,
                 fun({_, Folder, Node}) -> [{timeout, ?TIMEOUT_S, {Title, fun() -> Test(Folder, Node) end}}] end};
         {false, Why} ->
@@ -44,13 +44,13 @@ durable_test_() ->
 durable(Folder, Node) ->
     Path = path(Folder),
     State = #{
-        node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], clients => [],
-        lease_ms => 1, below => 17
+        node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], guests => false,
+        lease_ms => 1, mark => 17
     },
     call(Node, fun canal_lock_quorum_nif:load/0),
     Once = [{write, "fences.new"}, {sync, "fences.new"}, {rename, "fences"}, {sync, ""}],
     lists:foreach(fun(Life) ->
-        {ok, true} = call(Node, fun() -> canal_lock_quorum_state:store(Path, State#{life => Life}) end),
+        {ok, true} = call(Node, fun() -> canal_lock_quorum_state_file:store(Path, State#{life => Life}) end),
         ?assertEqual(lists:append(lists:duplicate(Life, Once)), test_quorum_disk:calls(Folder))
     end, [1, 2]).
 
@@ -83,29 +83,31 @@ fault(Reason, {Break, Repair}, Restart, Folder, C) ->
     [A, B] = [test_nodes:start() || _ <- [1, 2]],
     Nodes = [A, B, C],
     Options = fun(Node, All) -> options(Node, All, C, Folder) end,
-    Name = asked_first(C, Nodes),
     try
         test_quorum_cluster:on(Nodes, Options, fun(_) ->
+            %% A voter that has fences stores a higher mark when it grants the first lock.
+            stop(C),
+            start(C, Options(C, Nodes)),
+            await_voting(Nodes),
             Breaking = listen(C),
             Break(C, Folder),
-            %% The voter uses up its block of fences.
-            await_report(Reason, Breaking, fun() -> {ok, _} = lock_once(A, Name, ?LONG_MS) end),
-            no_member_waits(Name, Nodes),
+            await_report(Reason, Breaking, fun() -> {ok, _} = lock_once(A, x, ?LONG_MS) end),
+            no_member_waits(Nodes),
             test_quorum_cluster:await_status(C, voting, false),
             stop(B),
             %% Without B each lock needs the vote of C.
-            test_await:value({error, timeout}, fun() -> lock_once(A, Name, ?SHORT_MS) end),
+            test_await:value({error, timeout}, fun() -> lock_once(A, x, ?SHORT_MS) end),
             Reader = worker(A),
             ?assertMatch({ok, _}, rlock(Reader, r, ?LONG_MS)),
-            ok = try_unlock(Reader, r),
+            ok = unlock_async(Reader, r),
             Repair(C, Folder),
-            ?assertMatch({ok, _}, lock_once(A, Name, ?LONG_MS)),
+            ?assertMatch({ok, _}, lock_once(A, x, ?LONG_MS)),
             start(B, Options(B, Nodes)),
             await_voting(Nodes),
             Break(C, Folder),
             stop(C),
             Started = Restart(Reason, C, Options(C, Nodes)),
-            no_member_waits(Name, [A, B | Started]),
+            no_member_waits([A, B | Started]),
             Repair(C, Folder),
             _ = [start(C, Options(C, Nodes)) || Started =:= []],
             await_voting(Nodes)
@@ -121,32 +123,23 @@ starts_without_voter(Reason, Node, Options) ->
     ?assertMatch(#{voting := false}, call(Node, fun canal_lock_quorum:status/0)),
     [Node].
 
-does_not_start(Reason, Node, Options = #{fence_file := Path}) ->
-    {error, {fence_file_not_writable, Path, Text}} = call(Node, fun() -> canal_lock_quorum:start_link(Options) end),
+does_not_start(Reason, Node, Options = #{state_file := Path}) ->
+    {error, {state_file_not_writable, Path, Text}} = call(Node, fun() -> canal_lock_quorum:start_link(Options) end),
     ?assertMatch({_, [_ | _]}, {Text, string:find(unicode:characters_to_list(Text), Reason)}),
     [].
 
-%% Small blocks.
 options(Node, Nodes, Node, Folder) ->
-    Options = options(none, Nodes, Node, Folder),
-    Options#{fence_file => path(Folder)};
+    (test_quorum_cluster:options(Nodes))#{state_file => path(Folder)};
 options(_, Nodes, _, _) ->
-    Options = test_quorum_cluster:options(Nodes),
-    Options#{rules => (test_quorum_cluster:rules())#{fence_block => 8}}.
+    test_quorum_cluster:options(Nodes).
 
-%% A name for which all agents ask this voter first.
-asked_first(Node, Nodes) ->
-    Members = test_quorum_cluster:members(Nodes),
-    First = test_nodes:name(Node),
-    hd([{x, N} || N <- lists:seq(1, 100), hd(test_quorum_groups:voters({x, N}, Members, 3)) =:= First]).
-
-no_member_waits(Name, Nodes) ->
-    [?assertMatch({ok, _}, lock_once(Node, Name, ?SHORT_MS)) || _ <- lists:seq(1, 20), Node <- Nodes].
+no_member_waits(Nodes) ->
+    [?assertMatch({ok, _}, lock_once(Node, x, ?SHORT_MS)) || _ <- lists:seq(1, 20), Node <- Nodes].
 
 lock_once(Node, Name, Timeout_ms) ->
     Worker = worker(Node),
     Answer = lock(Worker, Name, Timeout_ms),
-    _ = [ok = try_unlock(Worker, Name) || {ok, _} <- [Answer]],
+    _ = [ok = unlock_async(Worker, Name) || {ok, _} <- [Answer]],
     ok = test_nodes:kill_worker(Worker),
     Answer.
 
@@ -154,7 +147,7 @@ lock_once(Node, Name, Timeout_ms) ->
 
 clients_test_() ->
     with_disk(
-        "a client gets no vote before the disk has its name, also if the voter's process is killed meanwhile",
+        "a client gets no vote before the disk says that there are guests, also if the voter is killed meanwhile",
         fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1, fun clients/2
     ).
 
@@ -162,21 +155,23 @@ clients(Folder, Member) ->
     [X, Y, Z] = Clients = [test_nodes:start() || _ <- [1, 2, 3]],
     Options = fun(_, _) -> (options(Member, [Member], Member, Folder))#{clients => all} end,
     OfClient = test_quorum_cluster:client_options([Member]),
+    HasGuests = fun() ->
+        {ok, #{guests := Guests}} = call(Member, fun() -> canal_lock_quorum_nif:state_read(path(Folder)) end),
+        Guests
+    end,
     try
         test_nodes:introduce([Member | Clients]),
         test_quorum_cluster:on([Member], Options, fun(_) ->
+            %% Its file is new.
+            test_await:value(false, HasGuests),
             Tracer = worker(Member),
-            order(Tracer, fun trace_registrations/0),
+            order(Tracer, fun trace_guests/0),
             test_quorum_disk:hang(Member, Folder),
-            %% While X is written, Y waits for the next write.
             [begin start(Client, OfClient), gets_no_lock(Client) end || Client <- [X, Y]],
             test_quorum_disk:resume(Member, Folder),
             [?assertMatch({ok, _}, lock_once(Client, x, ?LONG_MS)) || Client <- [X, Y]],
-            [OfX, OfY] = [atom_to_binary(test_nodes:name(Client)) || Client <- [X, Y]],
-            ?assertEqual(
-                [{store, [OfX]}, {registered, [OfX]}, {store, lists:sort([OfX, OfY])}, {registered, [OfY]}],
-                order(Tracer, fun registrations/0)
-            ),
+            ?assertMatch([{store, true}, guests_stored | _], order(Tracer, fun traced_guests/0)),
+            test_await:value(false, HasGuests),
             test_quorum_disk:hang(Member, Folder),
             start(Z, OfClient),
             gets_no_lock(Z),
@@ -194,19 +189,19 @@ gets_no_lock(Client) ->
     ?assertMatch({error, _}, lock_once(Client, x, ?SHORT_MS)).
 
 %% Of this node's voter, and of the processes that write for it.
-trace_registrations() ->
+trace_guests() ->
     _ = erlang:trace(whereis(canal_lock_quorum_voter), true, [call, set_on_spawn]),
     1 = erlang:trace_pattern({canal_lock_quorum_nif, state_store, 3}, true),
     1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true),
     ok.
 
-%% What was written of clients, and what the state machine was told of it.
-registrations() ->
+%% What was written of guests, and what the state machine was told of it.
+traced_guests() ->
     receive
-        {trace, _, call, {canal_lock_quorum_nif, state_store, [_, #{clients := Clients}, _]}} ->
-            [{store, lists:sort(Clients)} | registrations()];
+        {trace, _, call, {canal_lock_quorum_nif, state_store, [_, #{guests := Guests}, _]}} ->
+            [{store, Guests} | traced_guests()];
         {trace, _, call, {canal_lock_quorum_nif, voter_step, [_, Events]}} ->
-            [{registered, Clients} || {registered, Clients} <- Events] ++ registrations()
+            [guests_stored || guests_stored <- Events] ++ traced_guests()
     after 0 ->
         []
     end.

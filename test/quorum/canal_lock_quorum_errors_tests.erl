@@ -4,11 +4,11 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--define(LOCK, "be a lock that lock/2, rlock/2 or lock_many/2 has returned").
+-define(LOCK, "be a lock that lock/2 or another call has returned").
 -define(NAME, "be a binary, an atom, an integer, or a tuple or list of these").
 -define(LONG_NAME, "have at most 1024 bytes in the external term format").
 -define(NAMES, "be a list of 1 to 64 names").
--define(MS, "be a non-negative integer below 2^32 (milliseconds)").
+-define(MS, "be a non-negative integer below 2^32 (milliseconds) or infinity").
 -define(FUN, "be a function of arity 1").
 
 %%% Calls
@@ -24,7 +24,7 @@ calls_test_() ->
 start() ->
     {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()]}),
     true = unlink(Pid),
-    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 %% For each wrong argument, by its position, what it must be.
 wrong_calls() ->
@@ -34,7 +34,7 @@ wrong_calls() ->
         {lock, [1.0, 5000], #{1 => ?NAME}},
         {lock, [#{}, -1], #{1 => ?NAME, 2 => ?MS}},
         {lock, [self(), 1 bsl 32], #{1 => ?NAME, 2 => ?MS}},
-        {lock, [{a, [b | c]}, infinity], #{1 => ?NAME, 2 => ?MS}},
+        {lock, [{a, [b | c]}, infinite], #{1 => ?NAME, 2 => ?MS}},
         {lock, [<<1:1>>, 0], #{1 => ?NAME}},
         {lock, [Long, 0], #{1 => ?LONG_NAME}},
         {rlock, [make_ref(), 0.0], #{1 => ?NAME, 2 => ?MS}},
@@ -46,13 +46,13 @@ wrong_calls() ->
         {lock_many, [[a, 1.0], 0], #{1 => "be a list of names; each name must " ?NAME}},
         {lock_many, [[a, Long], 0], #{1 => "be a list of names; each name must " ?LONG_NAME}},
         {with_lock, [a, 0, Fun], #{3 => ?FUN}},
+        {rlock_many, [[a, a], infinite], #{1 => "contain each name once", 2 => ?MS}},
+        {with_rlock, [1.0, x, none], #{1 => ?NAME, 2 => ?MS, 3 => ?FUN}},
         {with_lock, [1.0, x, none], #{1 => ?NAME, 2 => ?MS, 3 => ?FUN}},
         {is_held, [lock], #{1 => ?LOCK}},
-        {held, [lock], #{1 => ?LOCK}},
         {fence, [{canal_lock_quorum, a, 1, write, [x]}], #{1 => ?LOCK}},
         {unlock, [make_ref()], #{1 => ?LOCK}},
         {unlock_async, [undefined], #{1 => ?LOCK}},
-        {try_unlock, [undefined], #{1 => ?LOCK}},
         {force_unlock, [1.0], #{1 => ?NAME}},
         {holder, [#{}], #{1 => ?NAME}},
         {waiting, [self()], #{1 => ?NAME}},
@@ -76,10 +76,10 @@ is_explained(Function, Arguments, Musts) ->
     Kept = [held, waiting, pending_unlocks],
     ?assertEqual(maps:with(Kept, Before), maps:with(Kept, canal_lock_quorum:status())).
 
-names(lock_many) -> ["Names", "Timeout_ms"];
+names(Function) when Function =:= lock_many; Function =:= rlock_many -> ["Names", "Timeout_ms"];
 names(child_spec) -> ["Options"];
 names(Function) ->
-    case lists:member(Function, [lock, rlock, with_lock, force_unlock, holder, waiting]) of
+    case lists:member(Function, [lock, rlock, with_lock, with_rlock, force_unlock, holder, waiting]) of
         true -> ["Name", "Timeout_ms", "Fun"];
         false -> ["Lock"]
     end.
@@ -96,18 +96,11 @@ raised(Function, Arguments) ->
             {Reason, Raising, maps:map(fun(_, Text) -> unicode:characters_to_list(Text) end, Texts)}
     end.
 
-%% A reference that is not the handle of a lock.
-foreign_lock_test_() ->
-    {setup, fun start/0, fun(_) -> canal_lock_quorum:stop() end, fun() ->
-        Lock = {canal_lock_quorum, make_ref(), 1, write, [x]},
-        [
-            ?assertEqual(
-                {badarg, Function, #{1 => "Lock must be a lock of this node, granted since this node was started"}},
-                raised(Function, [Lock])
-            )
-         || Function <- [is_held, held, unlock, unlock_async, try_unlock]
-        ]
-    end}.
+%% A reference of this node that is not the handle of a lock, as that of an earlier lifetime of the node.
+unknown_lock_test() ->
+    _ = start(),
+    is_not_held({canal_lock_quorum, make_ref(), 1, write, [x]}),
+    ok = canal_lock_quorum:stop().
 
 %%% Not started
 
@@ -123,7 +116,9 @@ not_started_test_() ->
             {lock, [a, 0]},
             {rlock, [a, 0]},
             {lock_many, [[a], 0]},
+            {rlock_many, [[a], infinity]},
             {with_lock, [a, 0, fun(_) -> ok end]},
+            {with_rlock, [a, 0, fun(_) -> ok end]},
             {force_unlock, [a]},
             {holder, [a]},
             {waiting, [a]},
@@ -152,34 +147,26 @@ a_lock_from_before_a_stop_is_not_held_test() ->
     ok = canal_lock_quorum:stop().
 
 is_not_held(Lock) ->
-    ?assertEqual([false, false], [canal_lock_quorum:Function(Lock) || Function <- [is_held, held]]),
-    Unlocks = [unlock_async, try_unlock, unlock],
-    ?assertEqual([{error, not_held}], lists:usort([canal_lock_quorum:Function(Lock) || Function <- Unlocks])).
-
-unlock_async_and_its_alias_unlock_test() ->
-    _ = start(),
-    lists:foreach(fun(Unlock) ->
-        {ok, Lock} = canal_lock_quorum:lock(a, 5000),
-        ?assertEqual([true, true], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]]),
-        ?assertEqual(ok, canal_lock_quorum:Unlock(Lock)),
-        ?assertEqual([false, false], [canal_lock_quorum:IsHeld(Lock) || IsHeld <- [is_held, held]])
-    end, [unlock_async, try_unlock]),
-    ok = canal_lock_quorum:stop().
+    ?assertNot(canal_lock_quorum:is_held(Lock)),
+    ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Lock)),
+    ?assertEqual({error, not_held}, canal_lock_quorum:unlock(Lock)).
 
 %%% Options
 
--define(FENCE_FILE,
-    "be the name of a file that belongs to this node alone, or none (see \"The state file\" in docs/cluster.md)").
+-define(STATE_FILE,
+    "be the name of a file that belongs to this node alone (see \"The state file\" in docs/cluster.md)").
+
+-define(LEASE_MS, "be an integer from 1000 to 2^32 - 1 (milliseconds), the same on all nodes").
 
 options_test_() ->
     [
         {Text, fun() -> ?assertEqual({badarg, start_link, #{1 => Text}}, raised(start_link, [Options])) end}
      || {Options, Text} <- [
             {[], "Options must be a map, got: []"},
-            {#{}, "the option members is missing; it must be a list of 1 to 64 nodes, the same on each of them"},
-            must(members, "be a list of 1 to 64 nodes, the same on each of them", node()),
-            must(members, "be a list of 1 to 64 nodes, the same on each of them", [node() | a]),
-            must(members, "be a list of 1 to 64 nodes, the same on each of them", []),
+            {#{}, "the option members is missing; it must be a list of 1 to 16 nodes, the same on each of them"},
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", node()),
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", [node() | a]),
+            must(members, "be a list of 1 to 16 nodes, the same on each of them", []),
             must(members, "contain each node once", [node(), node()]),
             must(members, "contain this node, " ++ atom_to_list(node()) ++ ", or voter must be false", ['a@b']),
             {#{members => [node()], voter => false},
@@ -187,35 +174,31 @@ options_test_() ->
                     "the option members must not contain this node, ~ts, because voter is false, got: ~0tp",
                     [node(), [node()]]
                 ))},
-            {#{members => [a@b], voter => false, fence_file => none},
-                "the option fence_file must not be set, because voter is false, got: none"},
+            {#{members => [a@b], voter => false, state_file => "f"},
+                "the option state_file must not be set, because voter is false, got: \"f\""},
             {#{members => [a@b], voter => false, clients => all},
                 "the option clients must not be set, because voter is false, got: all"},
             must(voter, "be true or false", no),
             must(clients, "be none, all, or a list of the nodes that may lock without being members", a@b),
             must(clients, "be none, all, or a list of the nodes that may lock without being members", [a@b | c@d]),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, voter, clients, replicas, fence_file, forget, "
-                "reconnect_ms, max_waiting, totals_interval_ms, rules"},
-            must(replicas, "be 3 or 5, the same on all nodes", 4),
-            must(replicas, "be 3 or 5, the same on all nodes", 1),
-            must(replicas, "be 3 or 5, the same on all nodes", 3.0),
+                "unknown option member; the options are members, voter, clients, state_file, forget, "
+                "reconnect_ms, lease_ms, run, max_waiting, totals_interval_ms"},
             must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
-            must(fence_file, ?FENCE_FILE, 17),
+            must(state_file, ?STATE_FILE, 17),
             must(members, "contain names of nodes, without spaces", [node(), 'b c@host']),
-            {#{members => [node(), b@host]}, "the option fence_file is missing; it must " ++ ?FENCE_FILE},
+            must(state_file, ?STATE_FILE, none),
+            must(state_file, ?STATE_FILE, undefined),
             must(forget, "be a list of nodes that are dead, without this node", [node()]),
             must(forget, "be a list of nodes that are dead, without this node", [<<"a@b">>]),
             must(forget, "be a list of nodes that are dead, without this node", 'a@b'),
             must(max_waiting, "be a positive integer", 0),
             must(totals_interval_ms, "be a positive integer below 2^32 (milliseconds)", 0),
-            must(rules, "be a map", []),
-            must(rules, "contain only known rules, not lease_ms", #{lease_ms => 1}),
-            must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 2.0}),
-            must(rules, "set heartbeat_ms to a positive integer below 2^32", #{heartbeat_ms => 1 bsl 32}),
-            must(rules, "be consistent (voter_lease_ms must be more than 1.03 * holder_lease_ms)", #{
-                voter_lease_ms => 8000
-            })
+            must(lease_ms, ?LEASE_MS, 999),
+            must(lease_ms, ?LEASE_MS, 1000.0),
+            must(lease_ms, ?LEASE_MS, 1 bsl 32),
+            must(run, "be an integer from 1 to 255", 0),
+            must(run, "be an integer from 1 to 255", 256)
         ]
     ].
 
@@ -235,7 +218,7 @@ every_report_names_its_details_test() ->
     Details = #{
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
         previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
-        ours => [here@host], differs => members, replicas => 5, count => 20,
+        ours => [here@host], differs => members,
         version => "13.1", needed => "13.2", name => mailer,
         path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
@@ -248,18 +231,19 @@ every_report_names_its_details_test() ->
     end, [
         {up, [node], ["there@host"]},
         {down, [node], ["there@host"]},
+        {never_connected, [node, after_ms], ["there@host", "2000 ms"]},
         {silent, [node, pending_unlocks], ["there@host", "17"]},
         {answers, [node], ["there@host"]},
+        {stopped, [node], ["there@host"]},
+        {started, [node], ["there@host"]},
         {conflict, [node, differs, members, ours], ["there@host", "[here@host]"]},
         {agrees, [node], ["there@host"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why, suppressed], ["/a/file", "the reason", "19"]},
         {store_late, [path, after_ms, suppressed], ["/a/file", "2000", "19"]},
-        {no_fences, [path, why], ["/a/file", "the reason"]},
-        {other_node, [path, node], ["/a/file", "there@host"]},
+        {file_lost, [path, why], ["/a/file", "the reason"]},
         {superseded, [path], ["/a/file"]},
         {members_changed, [path, previous, now], ["/a/file", "a@host,b@host", "here@host"]},
-        {voters_changed, [path, replicas, count], ["/a/file", "5 of 20"]},
         {old_vm, [version, needed], ["erts 13.1", "Run erts 13.2"]},
         {agent_died, [lost], ["18"]},
         {singleton_stopped, [name], ["mailer"]},
@@ -279,8 +263,7 @@ first_report_counts_no_others_test() ->
     end, [
         {bad_frame, #{node => there@host, why => <<"reason">>}, "7 more have arrived"},
         {not_stored, #{path => <<"/a/file">>, why => <<"reason">>}, "7 more writes have failed"},
-        {store_late, #{path => <<"/a/file">>, after_ms => 2000}, "7 more have been late"},
-        {bad_client, #{node => <<"a b@host">>}, "7 more requests have arrived"}
+        {store_late, #{path => <<"/a/file">>, after_ms => 2000}, "7 more have been late"}
     ]).
 
 every_conflict_names_both_configurations_test() ->
@@ -292,13 +275,14 @@ every_conflict_names_both_configurations_test() ->
     end, [
         {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
         {frame_version, 2, 1, "node there@host speaks version 2 of frames, this node version 1"},
-        {rules, #{voter_lease_ms => 1}, #{voter_lease_ms => 2},
-            "is configured with the rules #{voter_lease_ms => 1}, this node with #{voter_lease_ms => 2}. "}
+        {lease_ms, 1000, 2000, "node there@host is configured with lease_ms 1000, this node with 2000. "},
+        {name, before@host, none,
+            "this node was before@host at the start of canal_lock_quorum, and is now there@host. "}
     ]).
 
 own_voter_test_() ->
     test_log_listener:tests(notice, {timeout, 60, {"a node does not report that its own voter is silent", fun() ->
-        Options = #{members => [node()], rules => test_quorum_cluster:rules()},
+        Options = #{members => [node()], lease_ms => test_quorum_cluster:lease_ms()},
         {ok, Pid} = canal_lock_quorum:start_link(Options),
         true = unlink(Pid),
         await_answers(true),
@@ -382,7 +366,7 @@ once_per_minute() ->
     Events = test_log_listener:listening(fun() ->
         _ = lists:foldl(fun({Kind = {_, Node}, Now_ms}, Reported) ->
             Details = #{node => Node, why => integer_to_binary(Now_ms)},
-            canal_lock_quorum_repeated:report_at(Kind, Details, Reported, Now_ms)
+            canal_lock_quorum_log_limit:report_at(Kind, Details, Reported, Now_ms)
         end, #{}, Times_ms),
         test_log_listener:events()
     end),

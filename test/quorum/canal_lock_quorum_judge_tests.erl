@@ -29,6 +29,12 @@ good_test_() ->
             {"lost in time", [{?A, lost(1, 0, 50)}], [{must_lose, 1, 20, 60}]},
             {"unlocked instead of lost", [{?A, lock(1, 0, write, [x], 7)}], [{must_lose, 1, 20, 60}]},
             {"a client that was killed first", [{?A, lists:sublist(lost(1, 0, 50), 3)}], [{must_lose, 1, 20, 60}]},
+            {"a lock that another client of the node passes on",
+                [
+                    {{1, one}, lock(1, 0, write, [x], 7)},
+                    {{1, other}, [{asked, 38, 1, write, [x]}, {granted, 60, 1, 8}]}
+                ],
+                [{no_grants, 1, 35, 99}]},
             {"a client of another node goes on", [{?B, lock(1, 0, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
             {"a node that recovers", [{?A, lock(1, 0, write, [x], 7)}], [{recovers, 1, 0, 60}, {left, 1, []}]}
         ]
@@ -80,6 +86,18 @@ bad_test_() ->
             {"the message of the loss is late", lost_in_time, [{?A, lost(1, 0, 70)}], [{must_lose, 1, 20, 60}]},
             {"the message of the loss is missing", lost_in_time, [{?A, holding(100)}], [{must_lose, 1, 20, 60}]},
             {"a lock without a quorum", no_quorum_no_lock, [{?A, lock(1, 5, write, [x], 7)}], [{no_grants, 1, 0, 99}]},
+            {"a lock without a quorum, after one with another fence", no_quorum_no_lock,
+                [
+                    {{1, one}, lock(1, 0, write, [x], 7)},
+                    {{1, other}, [{asked, 38, 1, write, [x]}, {granted, 60, 1, 9}]}
+                ],
+                [{no_grants, 1, 35, 99}]},
+            {"a lock without a quorum, asked for after the one before it", no_quorum_no_lock,
+                [
+                    {{1, one}, lock(1, 0, write, [x], 7)},
+                    {{1, other}, [{asked, 55, 1, write, [x]}, {granted, 60, 1, 8}]}
+                ],
+                [{no_grants, 1, 35, 99}]},
             {"no lock in time", bounded_recovery, [{?A, lock(1, 70, write, [x], 7)}], [{recovers, 1, 0, 60}]},
             {"another node has a lock", bounded_recovery, [{?B, lock(1, 7, write, [x], 7)}], [{recovers, 1, 0, 60}]},
             {"Q9: something is left", q9_nothing_stays, [], [{left, 1, [a_vote]}]}

@@ -7,7 +7,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, worker/1, name/1]).
--import(test_quorum_cluster, [lock/3, held/2, try_unlock/2, start/2, stop/1, await_status/3, await_voting/1]).
+-import(test_quorum_cluster, [lock/3, held/2, unlock_async/2, start/2, stop/1, await_status/3, await_voting/1]).
 
 -define(TIMEOUT_S, 120).
 -define(LONG_MS, 30_000).
@@ -25,24 +25,19 @@ search_test_() ->
      || {Title, Lists, Rule, Found} <- [
             {"Q13: lists of three and of five never form two quorums", sizes(), correct, none},
             {"Q13: nor if voters vote although they know of another list", sizes(), deaf, none},
-            {"Q13: nor do lists of five with other voters for a name", voters(), correct, none},
-            {"Q13: nor if voters vote although they know of other voters for a name", voters(), deaf, none},
             {"control: the list in the file is ignored", sizes(), no_file, two_quorums},
             {"control: the earlier list stays in the file until the new one is agreed", sizes(), free_return,
-                two_quorums},
-            {"control: the replicas in the file are ignored", voters(), no_file, two_quorums}
+                two_quorums}
         ]
     ].
 
-%% The first and the second list, each with the rules of its hellos and the size of its smallest quorum. Each three of
-%% five members can be the voters of a name.
-sizes() -> {{three(), #{}, 2}, {five(), #{}, 3}}.
-voters() -> {{five(), #{}, 3}, {five(), #{replicas => 3}, 2}}.
+%% The first and the second list, each with the size of its quorum.
+sizes() -> {{three(), 2}, {five(), 3}}.
 
 three() -> [node(), b, c].
 five() -> three() ++ [d, e].
 
-names({Members, _, _}) -> Members.
+names({Members, _}) -> Members.
 
 %% All nodes begin with the first list, except those that are only in the second one. Returns whether a quorum of each
 %% list votes at the same time.
@@ -96,11 +91,10 @@ restart(Node, List, Rule, Start, Nodes) ->
 one_of(List) ->
     lists:nth(rand:uniform(length(List)), List).
 
-config({Members, Rules, _}) ->
-    List = term_to_binary({Members, Rules}),
+config({Members, _}) ->
     #{
-        members => lists:sort(Members), list => List, agreed_rules => Rules, frame_version => 1, forget => [],
-        is_member => true, clients => none
+        node => node(), members => lists:sort(Members), list => term_to_binary(Members), lease_ms => 1000,
+        frame_version => 1, forget => [], is_member => true, clients => none
     }.
 
 file(#{members := Members, list := List}, Former) ->
@@ -108,15 +102,15 @@ file(#{members := Members, list := List}, Former) ->
 
 hear(From, To, Nodes) ->
     #{From := #{config := Config, own := {Id, _}, hellos := Known}, To := Receiver} = Nodes,
-    #{members := Members, agreed_rules := Rules} = Config,
+    #{members := Members} = Config,
     Heard = case Known of #{To := #{id := TheirId}} -> TheirId; _ -> none end,
-    Hello = hello(Id, Members, Rules, Heard),
+    Hello = hello(Id, Members, Heard),
     #{hellos := Hellos} = Receiver,
     agree(To, Nodes#{To := Receiver#{hellos := Hellos#{From => Hello}}}).
 
-hello(Id, Members, Rules, Heard) ->
+hello(Id, Members, Heard) ->
     #{
-        id => Id, members => Members, rules => Rules, frame_version => 1, heard => Heard, ask => false,
+        id => Id, members => Members, frame_version => 1, lease_ms => 1000, heard => Heard, ask => false,
         is_client => false, allows => false
     }.
 
@@ -140,7 +134,7 @@ swap_members(Map = #{members := Members}, Node) ->
 swap(Node, Node) -> node();
 swap(Other, Node) -> case node() of Other -> Node; _ -> Other end.
 
-has_quorum(List = {_, _, Quorum}, Rule, Nodes) ->
+has_quorum(List = {_, Quorum}, Rule, Nodes) ->
     #{list := Id} = config(List),
     Voting = [
         Node
@@ -151,9 +145,8 @@ has_quorum(List = {_, _, Quorum}, Rule, Nodes) ->
 
 %% What counts as heard, for a node whose list has changed.
 heard_test_() ->
-    Config = #{members := Members} = config({[node(), b], #{}, 2}),
-    OtherVoters = Config#{agreed_rules := #{replicas => 3}},
-    Hello = hello(1, Members, #{}, now),
+    Config = #{members := Members} = config({[node(), b], 2}),
+    Hello = hello(1, Members, now),
     NotHeard = #{node => b, differs => not_heard},
     [
         {Title, fun() ->
@@ -169,9 +162,9 @@ heard_test_() ->
             {"a node that is no member and does not have this node", Config, [], #{d => Hello#{members := [d, e]}}, []},
             {"a node that is no member and has this node", Config, [], #{d => Hello#{members := [d, node()]}},
                 [#{node => d, differs => members, members => [d, node()]}]},
-            {"the same members with other voters for a name", OtherVoters, [b], #{b => Hello},
-                [#{node => b, differs => rules, rules => #{}}]},
-            {"the same members and voters", OtherVoters, [b], #{b => Hello#{rules := #{replicas => 3}}}, []},
+            {"the same members with another lease", Config#{lease_ms := 2000}, [b], #{b => Hello},
+                [#{node => b, differs => lease_ms, lease_ms => 1000}]},
+            {"the same members and lease", Config#{lease_ms := 2000}, [b], #{b => Hello#{lease_ms := 2000}}, []},
             {"another version of frames", Config, [], #{b => Hello#{frame_version := 2}},
                 [#{node => b, differs => frame_version, frame_version => 2}]},
             {"a client with another version of frames", Config, [],
@@ -184,7 +177,7 @@ heard_test_() ->
 %% When the supervisor is killed, the table of the lists is gone before this process ends.
 no_table_test() ->
     ?assertEqual(undefined, whereis(canal_lock_quorum)),
-    ?assertEqual(ok, canal_lock_quorum_links:terminate(killed, none)).
+    ?assertEqual(ok, canal_lock_quorum_connections:terminate(killed, none)).
 
 %%% Nodes
 
@@ -194,7 +187,7 @@ nodes_test_() ->
             {"Q13: a member with another list stops the others, and each says which list the other has", fun stray/1},
             {"members restart after a node with another list was killed", fun killed_stray/1},
             {"a list that is taken back has to be agreed again", fun taken_back/1},
-            {"members with other leases are in conflict, and with other rules not", fun other_rules/1},
+            {"members with another lease are in conflict, and with another run not", fun other_lease/1},
             {"a member with another version of frames stops the others, which report it", fun other_version/1},
             {"a restarted process does not forget a conflict", fun processes_killed/1},
             {"members that are connected again say their lists at once", fun connected_again/1}
@@ -204,13 +197,8 @@ nodes_test_() ->
             {"Q1, Q13: separated nodes with a new list wait for those with the old one", fun separated/1},
             {"Q5: fences grow if a quorum of the members leaves", fun quorum_leaves/1}
         ]),
-        cluster(6, [
-            {"Q1, Q13: new members that are all voters of a name do not vote beside the earlier list", fun new_voters/1}
-        ]),
         cluster(4, [
             {"a dead member is replaced", fun replaced/1},
-            {"Q5, Q13: other voters for a name are agreed as another list is", fun other_voters/1},
-            {"without state files, all nodes stop before the list is changed", fun without_files/1},
             {"a voter whose life another process has passed begins a later one", fun passed_life/1},
             {"a node of the list that runs as a client stops the members until it is gone", fun listed_client/1},
             {"a member moves to another machine with its name and its state file", fun moved/1}
@@ -219,7 +207,7 @@ nodes_test_() ->
 
 %% The first three nodes are the members. Each node has a state file.
 cluster(Count, Tests) ->
-    {setup, fun canal_lock_quorum_state_tests:folder/0, fun canal_lock_quorum_state_tests:delete/1, fun(Folder) ->
+    {setup, fun folder/0, fun canal_lock_quorum_state_file_tests:delete/1, fun(Folder) ->
         test_nodes:tests(Count, [], [
             {Title, fun(Nodes) -> run(Test, In, Nodes) end}
          || {Title, Test} <- Tests, In <- [filename:join(Folder, Title)]
@@ -239,7 +227,7 @@ run(Test, Folder, Nodes) ->
     end.
 
 options(Node, Members) ->
-    (test_quorum_cluster:options(Members))#{fence_file => filename:join(get(folder), name(Node))}.
+    (test_quorum_cluster:options(Members))#{state_file => filename:join(get(folder), name(Node))}.
 
 restart(Node, Members) ->
     restart(Node, Members, #{}).
@@ -274,11 +262,13 @@ not_heard(Nodes) ->
 fence(Node) ->
     Worker = worker(Node),
     {ok, Fence} = lock(Worker, x, ?LONG_MS),
-    ok = try_unlock(Worker, x),
+    ok = unlock_async(Worker, x),
     Fence.
 
+%% A member that has just been restarted may not have said hello yet.
 is_refused(Node) ->
-    ?assertEqual({error, misconfigured}, lock(worker(Node), y, ?LONG_MS)).
+    Refused = fun() -> {error, _} = lock(worker(Node), y, ?LONG_MS) end,
+    test_await:value({error, misconfigured}, Refused).
 
 stray([A, B, C] = Nodes) ->
     [Listening, Straying] = [listen(Node) || Node <- [A, C]],
@@ -292,7 +282,7 @@ stray([A, B, C] = Nodes) ->
     [is_refused(Node) || Node <- Nodes],
     ?assertMatch(#{totals := #{refused_misconfigured := 1}}, call(A, fun canal_lock_quorum:status/0)),
     %% B's lock has the votes of A and B, which are renewed.
-    timer:sleep(2 * maps:get(voter_lease_ms, test_quorum_cluster:rules())),
+    timer:sleep(2 * test_quorum_cluster:lease_ms()),
     ?assert(held(Holder, x)),
     ok = test_quorum_cluster:unlock(Holder, x),
     %% When it has stopped, it is in no conflict.
@@ -305,42 +295,6 @@ stray([A, B, C] = Nodes) ->
     await_voting(Nodes),
     [ok = test_nodes:order(Listener, fun test_log_listener:stop/0) || Listener <- [Listening, Straying]].
 
-%% Three of four vote for each name, instead of all.
-other_voters([A, B | Others] = Four) ->
-    Three = #{replicas => 3},
-    Leases = maps:with([holder_lease_ms, voter_lease_ms], test_quorum_cluster:rules()),
-    Rules = Leases#{replicas => 3, partitions => 4096},
-    [ok = restart(Node, Four) || Node <- Four],
-    await_voting(Four),
-    Before = fence(A),
-    ok = test_quorum_cluster:isolate(A, [B | Others]),
-    ok = restart(A, Four, Three),
-    %% It hears none of them, and has no mark.
-    await_status(A, conflict, not_heard([B | Others])),
-    ?assertEqual(nil, mark(A)),
-    _ = fence(B),
-    test_nodes:introduce(Four),
-    Whole = fun(Node) -> #{node => name(Node), differs => rules, rules => Leases} end,
-    await_status(A, conflict, lists:sort([Whole(Node) || Node <- [B | Others]])),
-    [
-        await_status(Node, conflict, [#{node => name(A), differs => rules, rules => Rules}])
-     || Node <- [B | Others]
-    ],
-    [is_refused(Node) || Node <- Four],
-    [ok = restart(Node, Four, Three) || Node <- [B | Others]],
-    await_voting(Four),
-    [await_status(Node, conflict, []) || Node <- Four],
-    Between = fence(B),
-    ?assert(Between > Before),
-    %% They are stored: a member restarts although another one is down.
-    test_await:value(true, fun() -> is_integer(mark(A)) end),
-    stop(B),
-    ok = restart(A, Four, Three),
-    await_status(A, voting, true),
-    [ok = restart(Node, Four) || Node <- Four],
-    await_voting(Four),
-    ?assert(fence(A) > Between).
-
 listed_client([A, B, C, Client] = Four) ->
     Three = [A, B, C],
     Listening = listen(A),
@@ -351,12 +305,6 @@ listed_client([A, B, C, Client] = Four) ->
     ok = test_quorum_cluster:isolate(Client, Three),
     await_report(Listening, #{what => agrees, node => name(Client)}),
     [await_status(Node, voting, true) || Node <- Three].
-
-%% The mark in the state file of a node.
-mark(Node) ->
-    Path = unicode:characters_to_binary(filename:join(get(folder), name(Node))),
-    {ok, #{below := Mark}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(Path) end),
-    Mark.
 
 %% It has not said that it has stopped.
 killed_stray([A, B, C] = Nodes) ->
@@ -369,19 +317,6 @@ killed_stray([A, B, C] = Nodes) ->
     _ = fence(A),
     ok = restart(C, Nodes),
     await_voting(Nodes).
-
-without_files([A, B, C, D]) ->
-    Restart = fun(Nodes) ->
-        test_quorum_cluster:start_all([{Node, (options(Node, Nodes))#{fence_file => none}} || Node <- Nodes]),
-        await_voting(Nodes)
-    end,
-    [stop(Node) || Node <- [A, B, C]],
-    Restart([A, B, C]),
-    Before = fence(A),
-    [stop(Node) || Node <- [A, B, C]],
-    timer:sleep(maps:get(voter_lease_ms, test_quorum_cluster:rules())),
-    Restart([A, B, D]),
-    ?assert(fence(D) > Before).
 
 taken_back([A, B, C] = Nodes) ->
     ok = test_quorum_cluster:isolate(A, [B, C]),
@@ -412,7 +347,7 @@ passed_life([A, B, C, _]) ->
     await_status(A, conflict, not_heard([B])),
     Later = call(A, fun() ->
         {ok, State = #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
-        {ok, true} = canal_lock_quorum_state:store(Path, State#{life := Life + 10}),
+        {ok, true} = canal_lock_quorum_state_file:store(Path, State#{life := Life + 10}),
         Life + 10
     end),
     ok = Pair(B),
@@ -431,33 +366,31 @@ connected_again([A, B, C]) ->
     call(A, fun() -> true = net_kernel:connect_node(name(B)) end),
     await_voting([A, B]).
 
-other_rules([A, B, C] = Nodes) ->
-    #{rules := Rules} = options(A, Nodes),
-    Other = Rules#{attempt_ms => 300, batch => 7, partitions => 64, run => 3},
+other_lease([A, B, C] = Nodes) ->
     lists:foreach(fun(Node) ->
-        ok = restart(Node, Nodes, #{rules => Other}),
+        ok = restart(Node, Nodes, #{run => 3}),
         await_voting(Nodes)
     end, [A, B]),
-    Longer = Other#{voter_lease_ms => 2000, quarantine_ms => 2000},
-    ok = restart(C, Nodes, #{rules => Longer}),
-    Leases = #{holder_lease_ms => 800, voter_lease_ms => 2000},
-    [await_status(Node, conflict, [#{node => name(C), differs => rules, rules => Leases}]) || Node <- [A, B]],
+    Longer = #{lease_ms => 2000},
+    ok = restart(C, Nodes, Longer),
+    [await_status(Node, conflict, [#{node => name(C), differs => lease_ms, lease_ms => 2000}]) || Node <- [A, B]],
     [is_refused(Node) || Node <- Nodes],
-    [ok = restart(Node, Nodes, #{rules => Longer}) || Node <- [A, B]],
+    [ok = restart(Node, Nodes, Longer) || Node <- [A, B]],
     await_voting(Nodes).
 
 %% The test sends the hellos of a member that runs another version.
 other_version([A, B, C] = Nodes) ->
     Listening = listen(A),
     Differs = #{node => name(B), differs => frame_version, frame_version => 2},
+    Options = options(B, Nodes),
     Hellos = call(B, fun() ->
-        {state, Config, _, _} = sys:get_state(canal_lock_quorum_links),
+        Config = canal_lock_quorum_config:make(Options),
         [{Node, canal_lock_quorum_lists:hello_for(Node, Config)} || Node <- [name(A), name(C)]]
     end),
     stop(B),
     call(B, fun() ->
         [
-            {canal_lock_quorum_links, Node} ! {canal_lock_quorum_hello, node(), Hello#{frame_version := 2}}
+            {canal_lock_quorum_connections, Node} ! {canal_lock_quorum_hello, node(), Hello#{frame_version := 2}}
          || {Node, Hello} <- Hellos
         ]
     end),
@@ -480,9 +413,9 @@ processes_killed([A, B, C] = Nodes) ->
             await_status(B, conflict, Conflict),
             is_refused(B)
         end
-     || Process <- [canal_lock_quorum_links, canal_lock_quorum_voter, canal_lock_quorum_agent]
+     || Process <- [canal_lock_quorum_connections, canal_lock_quorum_voter, canal_lock_quorum_agent]
     ],
-    %% The next supervisor begins without hellos, and continues with the voter.
+    %% The next supervisor begins without hellos.
     call(B, fun() -> test_quorum_cluster:kill_supervisor() end),
     ok = start(B, options(B, Nodes)),
     await_status(B, conflict, Conflict),
@@ -531,39 +464,16 @@ separated([A, B, C, D, E] = Five) ->
     await_voting(Five),
     ?assert(fence(D) > Before).
 
-%% The two that stay were never asked for the name.
 quorum_leaves(Five) ->
-    Changes = #{rules => (test_quorum_cluster:rules())#{fence_block => 8}},
-    [ok = restart(Node, Five, Changes) || Node <- Five],
+    [ok = restart(Node, Five) || Node <- Five],
     await_voting(Five),
-    Voters = test_quorum_groups:voters(x, members(Five), 5),
-    Ordered = [Node || Voter <- Voters, Node <- Five, name(Node) =:= Voter],
-    {Leaving, Staying} = lists:split(3, Ordered),
+    {Leaving, Staying} = lists:split(3, Five),
     Fences = [fence(hd(Staying)) || _ <- lists:seq(1, 200)],
     [stop(Node) || Node <- Five],
-    Forget = Changes#{forget => members(Leaving)},
+    Forget = #{forget => members(Leaving)},
     [ok = restart(Node, Staying, Forget) || Node <- Staying],
     await_voting(Staying),
     ?assert(fence(hd(Staying)) > lists:max(Fences)).
-
-%% All names have the same voters: the first three of the list.
-new_voters(Six) ->
-    Changes = #{rules => (test_quorum_cluster:rules())#{partitions => 1}, replicas => 3},
-    {New, Old} = lists:split(3, lists:sort(fun(One, Other) -> name(One) =< name(Other) end, Six)),
-    [stop(Node) || Node <- Six],
-    _ = [file:delete(maps:get(fence_file, options(Node, Six))) || Node <- Six],
-    [ok = restart(Node, Old, Changes) || Node <- Old],
-    await_voting(Old),
-    Holder = worker(hd(Old)),
-    {ok, _} = lock(Holder, x, ?LONG_MS),
-    [ok = test_quorum_cluster:isolate(Node, Old) || Node <- New],
-    [ok = restart(Node, Six, Changes) || Node <- New],
-    ?assertMatch({error, _}, lock(worker(hd(New)), x, 3000)),
-    ?assert(held(Holder, x)),
-    %% They vote when the others have the new list.
-    test_nodes:introduce(Six),
-    [ok = restart(Node, Six, Changes) || Node <- Old],
-    await_voting(Six).
 
 replaced([A, B, C, D]) ->
     New = [A, B, D],
@@ -596,9 +506,9 @@ moved([A, B | Others]) ->
     Old = test_nodes:start(),
     Three = [A, B, Old],
     [stop(Node) || Node <- [A, B | Others]],
-    Options = #{fence_file := File} = options(Old, Three),
+    Options = #{state_file := File} = options(Old, Three),
     %% This is no change of the list: the others forget their old one.
-    [ok = file:delete(maps:get(fence_file, options(Node, Three))) || Node <- [A, B]],
+    [ok = file:delete(maps:get(state_file, options(Node, Three))) || Node <- [A, B]],
     ok = test_quorum_cluster:start_all([{Node, options(Node, Three)} || Node <- Three]),
     Before = fence(Old),
     ok = test_nodes:shut_down(Old),
@@ -607,7 +517,7 @@ moved([A, B | Others]) ->
     New = test_nodes:restart(Old, []),
     try
         test_nodes:introduce([A, B, New]),
-        ok = start(New, Options#{fence_file => Moved}),
+        ok = start(New, Options#{state_file => Moved}),
         await_voting([A, B, New]),
         stop(B),
         After = fence(New),
@@ -615,3 +525,6 @@ moved([A, B | Others]) ->
     after
         test_nodes:stop(New)
     end.
+
+folder() ->
+    canal_lock_quorum_state_file_tests:folder().

@@ -57,19 +57,15 @@ tests(Count, Lease_ms, Tests) ->
     test_nodes:tests(Count, [], [{Title, fun(Nodes) -> run(Nodes, Lease_ms, Test) end} || {Title, Test} <- Tests]).
 
 run(Nodes, Lease_ms, Test) ->
-    Folder = canal_lock_quorum_state_tests:folder(),
+    Folder = canal_lock_quorum_state_file_tests:folder(),
     {Members, Clients} = lists:split(3, Nodes),
     Options = maps:from_list(
         [{Node, (test_quorum_cluster:options(Members))#{clients => all}} || Clients =/= [], Node <- Members] ++
             [{Node, test_quorum_cluster:options(Members)} || Clients =:= [], Node <- Members] ++
             [{Node, test_quorum_cluster:client_options(Members)} || Node <- Clients]
     ),
-    Rules = #{
-        holder_lease_ms => Lease_ms * 4 div 5, at_risk_ms => Lease_ms * 2 div 5,
-        voter_lease_ms => Lease_ms, quarantine_ms => Lease_ms
-    },
     put(folder, Folder),
-    put(options, maps:map(fun(_, Of = #{rules := Short}) -> Of#{rules := maps:merge(Short, Rules)} end, Options)),
+    put(options, maps:map(fun(_, Of) -> Of#{lease_ms := Lease_ms} end, Options)),
     try
         test_quorum_cluster:on(Nodes, fun(Node, _) -> maps:get(Node, get(options)) end, fun(_) ->
             Test(Nodes),
@@ -120,10 +116,14 @@ stop(Node, Supervisor) ->
 kill(Node, Pid) ->
     call(Node, fun() -> test_worker:kill(Pid) end).
 
+singleton(Node, Supervisor) ->
+    [{_, Singleton, _, _}] = call(Node, fun() -> supervisor:which_children(Supervisor) end),
+    Singleton.
+
 %% The processes of the singleton whose copy runs or starts on this node.
 processes(Node, Supervisor) ->
+    Singleton = singleton(Node, Supervisor),
     call(Node, fun() ->
-        [{_, Singleton, _, _}] = supervisor:which_children(Supervisor),
         [One, Two] = [
             hd([Guard || #{holder := Guard} <- element(1, canal_lock_quorum:holder(Name))])
          || Name <- [{canal_lock_quorum_singleton, one}, {canal_lock_quorum_singleton, one, 2}]
@@ -254,6 +254,7 @@ locks_stopped(Nodes) ->
     ok = test_quorum_cluster:stop(First),
     Second = await_released(2, Nodes),
     ?assertNotEqual(First, Second),
+    ok = await_pause(First, maps:get(First, Supervisors)),
     test_quorum_cluster:start(First, maps:get(First, get(options))),
     ok = test_quorum_cluster:await_voting(Nodes),
     %% The two others end in the order in which no copy starts in between.
@@ -261,11 +262,25 @@ locks_stopped(Nodes) ->
     [stop(Node, maps:get(Node, Supervisors)) || Node <- [Third, Second]],
     ?assertEqual(First, await_released(3, Nodes)).
 
+%% Between two requests of its guard.
+await_pause(Node, Supervisor) ->
+    Singleton = singleton(Node, Supervisor),
+    call(Node, fun() ->
+        test_await:value([{current_function, {timer, sleep, 1}}], fun() ->
+            {links, Linked} = process_info(Singleton, links),
+            [process_info(Guard, current_function) || Guard <- Linked -- [Supervisor]]
+        end)
+    end).
+
+%% The end of a lock costs no restart of the supervisor.
 forced(Nodes) ->
-    _ = start_all(Nodes, #{stop_ms => ?SLOW_MS}),
+    Supervisors = start_all(Nodes, #{stop_ms => ?SLOW_MS}),
     First = await_copy(1, Nodes),
+    Supervisor = maps:get(First, Supervisors),
+    Singleton = singleton(First, Supervisor),
     _ = call(First, fun() -> canal_lock_quorum:force_unlock({canal_lock_quorum_singleton, one}) end),
-    await_released(2, Nodes).
+    _ = await_released(2, Nodes),
+    ?assertEqual(Singleton, singleton(First, Supervisor)).
 
 crashes(Nodes) ->
     _ = start_all(Nodes, #{}),
@@ -377,12 +392,26 @@ tree_ignores_shutdown(Nodes) ->
     cut_off_while_it_hangs(#{is_tree => true}, Nodes).
 
 cut_off_while_it_hangs(Options, [A | Others] = Nodes) ->
-    _ = start_all([A], Options#{stop_ms => infinity, shutdown => infinity}),
+    Child = test_singleton_witness:child(get(folder), Options#{stop_ms => infinity, shutdown => infinity}),
+    _ = start(A, fun(Lock) ->
+        note_whether_held_at_the_end(Lock),
+        Child
+    end),
     A = await_copy(1, Nodes),
     _ = start_all(Others, #{}),
     ok = test_quorum_cluster:isolate(A, Others),
     ?assertNotEqual(A, await_copy(2, Nodes)),
+    ?assertEqual(true, call(A, fun() -> persistent_term:get(?MODULE) end)),
     ok = test_quorum_cluster:heal(Nodes).
+
+%% Of the copy that calls this.
+note_whether_held_at_the_end(Lock) ->
+    Copy = self(),
+    _ = spawn(fun() ->
+        ok = test_await:down([Copy]),
+        persistent_term:put(?MODULE, canal_lock_quorum:is_held(Lock))
+    end),
+    ok.
 
 agent_hangs(Nodes) ->
     _ = start_all(Nodes, #{}),

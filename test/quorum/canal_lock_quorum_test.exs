@@ -3,9 +3,9 @@ defmodule CanalLock.QuorumTest do
   use ExUnit.Case, async: false
   alias CanalLock.Quorum
 
-  test "exports every function of :canal_lock_quorum, and is_held/1 as held?/1" do
-    ours = [__info__: 1, module_info: 0, module_info: 1, child_spec: 1, start_link: 1, held?: 1]
-    erlangs = :canal_lock_quorum.module_info(:exports) -- [module_info: 0, module_info: 1, is_held: 1]
+  test "exports every function of :canal_lock_quorum, predicates with a question mark" do
+    ours = [__info__: 1, module_info: 0, module_info: 1, child_spec: 1, start_link: 1, held?: 1, ready?: 0]
+    erlangs = :canal_lock_quorum.module_info(:exports) -- [module_info: 0, module_info: 1, is_held: 1, ready: 0]
     assert [] = erlangs -- Quorum.module_info(:exports)
     assert [] = Quorum.module_info(:exports) -- (erlangs ++ ours)
   end
@@ -13,7 +13,8 @@ defmodule CanalLock.QuorumTest do
   test "each function passes its arguments in the same order" do
     start_supervised!({Quorum, members: [node()]})
     assert {:ok, lock} = Quorum.lock(:a, 5000)
-    assert Quorum.held?(lock) and Quorum.held(lock)
+    assert Quorum.held?(lock)
+    assert Quorum.ready?()
     assert Quorum.fence(lock) > 0
     assert {:error, :timeout} = Quorum.rlock(:a, 20)
     assert {[%{names: [:a], held: true}], []} = Quorum.holder(:a)
@@ -22,13 +23,14 @@ defmodule CanalLock.QuorumTest do
     assert :ok = Quorum.unlock(lock)
     assert {:ok, reader} = Quorum.rlock(:a, 5000)
     assert {:error, :timeout} = Quorum.lock_many([:a, :b], 20)
-    assert {:ok, :ended} = Quorum.force_unlock(:a)
+    assert {:ok, _} = Quorum.rlock_many([:a, :b], :infinity)
+    assert {:ok, true} = Quorum.with_rlock(:a, 5000, &Quorum.held?/1)
+    assert :ok = Quorum.force_unlock(:a)
     assert_receive {:canal_lock_quorum, :lost, ^reader}, 5000
-    refute Quorum.held?(reader) or Quorum.held(reader)
-    assert {:error, :not_held} = Quorum.try_unlock(reader)
+    refute Quorum.held?(reader)
     assert {:error, :not_held} = Quorum.unlock_async(reader)
     assert {:ok, false} = Quorum.with_lock(:a, 5000, &(&1 == reader))
-    assert %{quorum: :all, without_quorum: 0, held: 0} = Quorum.status()
+    assert %{quorum: true, held: 0} = Quorum.status()
   end
 
   test "top formats names as Elixir does, accepts its documented options and names a wrong one" do
@@ -65,19 +67,14 @@ defmodule CanalLock.QuorumTest do
     assert Process.whereis(:canal_lock_quorum) != first
   end
 
-  test "fence_file: :none is a decision that a cluster can make" do
-    start_supervised!({Quorum, members: [node(), :b@nowhere], fence_file: :none})
-    assert %{voting: false} = Quorum.status()
-  end
-
   test "a wrong option is named" do
     for {options, words} <- [
           {%{members: [node()]}, ~r/^the options must be a keyword list such as \[members: \[node\(\)\]\], got: %{/},
-          {[members: []], ~r/^the option :members must be a list of 1 to 64 nodes.*, got: \[\]$/},
+          {[members: []], ~r/^the option :members must be a list of 1 to 16 nodes.*, got: \[\]$/},
           {[members: [node()], cookie: 1], ~r/^unknown keys \[:cookie\]/},
-          {[members: [node()], rules: %{heartbeat_ms: 0}], ~r/^the option :rules must set heartbeat_ms to .*integer/},
-          {[members: [node()], fence_file: 7], ~r/^the option :fence_file must be the name of a file .*, got: 7$/},
-          {[members: [node(), :b@host]], ~r/^the option :fence_file is missing; it must be the name of a file .*none/}
+          {[members: [node()], lease_ms: 999], ~r/^the option :lease_ms must be an integer from 1000 to .*, got: 999$/},
+          {[members: [node()], state_file: 7], ~r/^the option :state_file must be the name of a file .*, got: 7$/},
+          {[members: [node()], state_file: :none], ~r/^the option :state_file must be the name of a file.*:none$/}
         ] do
       assert_raise ArgumentError, words, fn -> Quorum.start_link(options) end
     end

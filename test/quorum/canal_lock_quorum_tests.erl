@@ -4,7 +4,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, worker/1, order/2, send_order/2]).
--import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, await_status/3]).
+-import(test_quorum_cluster, [lock/3, rlock/3, held/2, unlock/2, unlock_async/2, await_status/3]).
 -import(test_worker, [caught/1]).
 
 cluster_test_() ->
@@ -12,20 +12,23 @@ cluster_test_() ->
         {"Q1: one writer at a time on all nodes", fun one_writer/1},
         {"Q1: readers share a name, and exclude writers", fun readers/1},
         {"Q11: several names are locked together or not at all", fun lock_many/1},
+        {"Q11: several names are locked for readers together or not at all", fun rlock_many/1},
+        {"a request with the timeout infinity waits until it is granted", fun infinity/1},
         {"Q5: fences grow from holder to holder, from node to node", fun fences/1},
         {"Q5, Q8: a lock that passes from waiter to waiter of a node is a new lock each time", fun waiters_of_a_node/1},
-        {"Q8: after unlock and try_unlock a lock is not held", fun unlocked/1},
+        {"Q8: after unlock and unlock_async a lock is not held", fun unlocked/1},
         {"a second unlock is refused", fun once/1},
         {"of two unlocks at the same moment one succeeds", fun at_once/1},
         {"any process of the node may unlock a lock", fun by_another/1},
         {"with_lock unlocks however its function ends", fun with_lock/1},
+        {"a timeout of 0 is enough for a free name, and does not wait for a name that is not", fun tries/1},
+        {"with_rlock calls its function together with other readers, and unlocks", fun with_rlock/1},
         {"a holder that dies unlocks", fun death/1},
         {"a waiter that dies leaves the queue", fun death_of_a_waiter/1},
         {"a lock is a wrong argument on another node", fun of_another_node/1},
         {"force_unlock tells the holder and frees the name", fun force_unlock/1},
         {"locks/0 returns the holders of all nodes", fun locks/1},
-        {"status/0 shows members that do not answer", fun status/1},
-        {"status/0 shows whether all names have a quorum", fun status_per_name/1}
+        {"status/0 shows members that do not answer", fun status/1}
     ]).
 
 one_writer([A, B, _C]) ->
@@ -61,12 +64,32 @@ lock_many([A, B, _C]) ->
     ok = order(Other, fun() -> canal_lock_quorum:unlock(Lock) end),
     [?assertMatch({ok, _}, lock(One, Name, 5000)) || Name <- [x, y, z]].
 
+rlock_many([A, B, _C]) ->
+    {One, Other} = {worker(A), worker(B)},
+    Many = fun(Names) -> fun() -> canal_lock_quorum:rlock_many(Names, 300) end end,
+    {ok, Lock} = order(One, Many([x, y])),
+    ?assertMatch({ok, _}, order(worker(B), Many([y, z]))),
+    [?assertEqual({error, timeout}, lock(Other, Name, 50)) || Name <- [x, y, z]],
+    ok = order(One, fun() -> canal_lock_quorum:unlock(Lock) end),
+    {ok, _} = lock(Other, x, 5000),
+    ?assertEqual({error, timeout}, order(One, Many([w, x]))),
+    ?assertMatch({ok, _}, lock(Other, w, 5000)).
+
+infinity([A, B, _C]) ->
+    {Holder, Waiting} = {worker(A), worker(B)},
+    {ok, _} = lock(Holder, x, infinity),
+    Ref = send_order(Waiting, fun() -> element(1, canal_lock_quorum:lock(x, infinity)) end),
+    await_status(B, waiting, 1),
+    ?assertEqual({error, timeout}, lock(worker(B), x, 300)),
+    ok = unlock(Holder, x),
+    ?assertEqual(ok, test_await:answer(Ref)).
+
 fences(Nodes) ->
     Workers = [worker(Node) || Node <- Nodes],
     Fences = [
         begin
             {ok, Fence} = lock(Worker, x, 5000),
-            ok = try_unlock(Worker, x),
+            ok = unlock_async(Worker, x),
             Fence
         end
      || _ <- lists:seq(1, 10), Worker <- Workers
@@ -75,7 +98,7 @@ fences(Nodes) ->
     {ok, Reader} = rlock(hd(Workers), x, 5000),
     ?assert(Reader >= lists:last(Fences)).
 
-%% By unlock, try_unlock and death. Seven processes wait on A while B holds the lock. C asks last.
+%% By unlock, unlock_async and death. Seven processes wait on A while B holds the lock. C asks last.
 waiters_of_a_node([A, B, C]) ->
     {Holder, Last} = {worker(B), worker(C)},
     {ok, First} = lock(Holder, x, 5000),
@@ -94,7 +117,7 @@ waiters_of_a_node([A, B, C]) ->
      || {Count, Worker} <- lists:enumerate(Waiting)
     ],
     ok = unlock(Holder, x),
-    Ways = [unlock, try_unlock, kill, unlock, try_unlock, kill, unlock],
+    Ways = [unlock, unlock_async, kill, unlock, unlock_async, kill, unlock],
     Fences = [
         begin
             Fence = test_await:answer(Ref),
@@ -111,22 +134,22 @@ waiters_of_a_node([A, B, C]) ->
     %% The earlier locks are not held, and to unlock them changes nothing.
     lists:foreach(fun(Worker) ->
         ?assertNot(held(Worker, x)),
-        ?assertEqual([{error, not_held}, {error, not_held}], [try_unlock(Worker, x), unlock(Worker, x)])
+        ?assertEqual([{error, not_held}, {error, not_held}], [unlock_async(Worker, x), unlock(Worker, x)])
     end, [Worker || {Way, Worker} <- lists:zip(Ways, Waiting), Way =/= kill]),
     ?assert(held(Last, x)).
 
 end_lock(kill, Worker) -> test_nodes:kill_worker(Worker);
 end_lock(unlock, Worker) -> ok = unlock(Worker, x);
-end_lock(try_unlock, Worker) -> ok = try_unlock(Worker, x).
+end_lock(unlock_async, Worker) -> ok = unlock_async(Worker, x).
 
 unlocked([A | _]) ->
     order(worker(A), fun() ->
         lists:foreach(fun(Unlock) ->
             {ok, Lock} = canal_lock_quorum:lock(x, 5000),
-            ?assert(canal_lock_quorum:held(Lock)),
+            ?assert(canal_lock_quorum:is_held(Lock)),
             ok = canal_lock_quorum:Unlock(Lock),
-            ?assertNot(canal_lock_quorum:held(Lock))
-        end, [Unlock || Unlock <- [unlock, try_unlock], _ <- lists:seq(1, 100)])
+            ?assertNot(canal_lock_quorum:is_held(Lock))
+        end, [Unlock || Unlock <- [unlock, unlock_async], _ <- lists:seq(1, 100)])
     end).
 
 once([A | _]) ->
@@ -135,7 +158,7 @@ once([A | _]) ->
             {ok, Lock} = canal_lock_quorum:lock(x, 5000),
             ok = canal_lock_quorum:First(Lock),
             ?assertEqual({error, not_held}, canal_lock_quorum:Second(Lock))
-        end, [{First, Second} || First <- [unlock, try_unlock], Second <- [unlock, try_unlock]])
+        end, [{First, Second} || First <- [unlock, unlock_async], Second <- [unlock, unlock_async]])
     end).
 
 at_once([A | _]) ->
@@ -148,7 +171,7 @@ at_once([A | _]) ->
         ],
         Answers = [test_await:answer(Ref) || Ref <- Refs],
         ?assertEqual({One, Another, [ok, {error, not_held}]}, {One, Another, lists:sort(Answers)})
-    end, [{One, Another} || One <- [unlock, try_unlock], Another <- [unlock, try_unlock], _ <- lists:seq(1, 100)]).
+    end, [{One, Another} || One <- [unlock, unlock_async], Another <- [unlock, unlock_async], _ <- lists:seq(1, 100)]).
 
 by_another([A | _]) ->
     Holder = worker(A),
@@ -160,7 +183,7 @@ by_another([A | _]) ->
 with_lock([A | _]) ->
     Worker = worker(A),
     With = fun(Fun) -> order(Worker, fun() -> caught(fun() -> canal_lock_quorum:with_lock(x, 5000, Fun) end) end) end,
-    ?assertEqual({ok, true}, With(fun(Lock) -> canal_lock_quorum:held(Lock) end)),
+    ?assertEqual({ok, true}, With(fun(Lock) -> canal_lock_quorum:is_held(Lock) end)),
     ?assertMatch({'EXIT', {broken, _}}, With(fun(_) -> error(broken) end)),
     ?assertEqual(thrown, With(fun(_) -> throw(thrown) end)),
     %% It was unlocked each time.
@@ -168,6 +191,37 @@ with_lock([A | _]) ->
     {ok, _} = lock(worker(A), x, 5000),
     Refused = fun() -> canal_lock_quorum:with_lock(x, 50, fun(_) -> error(called) end) end,
     ?assertEqual({error, timeout}, order(Worker, Refused)).
+
+tries([A, B, _C] = Nodes) ->
+    [One, Other, _] = Workers = [worker(Node) || Node <- Nodes],
+    lists:foreach(fun(Worker) ->
+        ?assertMatch({ok, _}, lock(Worker, x, 0)),
+        ?assertMatch({ok, _}, rlock(Worker, y, 0)),
+        ok = unlock(Worker, x)
+    end, Workers),
+    With = fun(Node, Name) ->
+        order(worker(Node), fun() -> canal_lock_quorum:with_lock(Name, 0, fun canal_lock_quorum:is_held/1) end)
+    end,
+    ?assertEqual({ok, true}, With(A, x)),
+    {ok, _} = lock(One, x, 0),
+    %% Held by a process of the same node, and of another one.
+    [?assertEqual({error, timeout}, With(Node, Name)) || Node <- [A, B], Name <- [x, y]],
+    ?assertEqual({error, timeout}, lock(Other, y, 0)),
+    [?assertMatch(#{waiting := 0}, call(Node, fun canal_lock_quorum:status/0)) || Node <- [A, B]],
+    %% It has no position anywhere.
+    Queued = fun() -> [maps:get(queued, call(Node, fun canal_lock_quorum:status/0)) || Node <- Nodes] end,
+    ?assertEqual([0, 0, 0], Queued()).
+
+with_rlock([A, B, _C]) ->
+    Within = fun(Lock) ->
+        Refused = canal_lock_quorum:lock(x, 50),
+        {ok, Other} = canal_lock_quorum:rlock(x, 5000),
+        ok = canal_lock_quorum:unlock(Other),
+        {canal_lock_quorum:is_held(Lock), Refused}
+    end,
+    With = fun() -> canal_lock_quorum:with_rlock(x, 5000, Within) end,
+    ?assertEqual({ok, {true, {error, timeout}}}, order(worker(A), With)),
+    ?assertMatch({ok, _}, lock(worker(B), x, 5000)).
 
 death([A, B, _C]) ->
     Holder = worker(A),
@@ -197,7 +251,7 @@ of_another_node([A, B, _C]) ->
     %% Some lock there has the same number.
     [{ok, _} = lock(worker(B), Number, 5000) || Number <- lists:seq(1, 50)],
     Try = fun(Function) -> call(B, fun() -> caught(fun() -> canal_lock_quorum:Function(Lock) end) end) end,
-    [?assertMatch({'EXIT', {badarg, _}}, Try(Function)) || Function <- [held, unlock, try_unlock]],
+    [?assertMatch({'EXIT', {badarg, _}}, Try(Function)) || Function <- [is_held, unlock, unlock_async]],
     #{held := 50} = call(B, fun canal_lock_quorum:status/0),
     ?assert(held(Holder, x)).
 
@@ -205,10 +259,10 @@ force_unlock([A, B, C]) ->
     {Holder, Next} = {worker(A), worker(B)},
     {ok, First} = lock(Holder, x, 5000),
     Ref = send_order(Next, fun() -> canal_lock_quorum:lock(x, 5000) end),
-    {ok, ended} = call(C, fun() -> canal_lock_quorum:force_unlock(x) end),
+    ok = call(C, fun() -> canal_lock_quorum:force_unlock(x) end),
     {ok, Lock} = test_await:answer(Ref),
     ?assertNot(held(Holder, x)),
-    ?assertEqual([{lost, x}], messages(Holder)),
+    ?assertEqual([{lost, x}], test_quorum_cluster:messages_until_lost(Holder, x)),
     ?assert(order(Next, fun() -> canal_lock_quorum:fence(Lock) end) > First).
 
 locks([A, B, C]) ->
@@ -239,33 +293,6 @@ status([A, B, C]) ->
         end)
     end),
     Status = call(A, fun canal_lock_quorum:status/0),
-    ?assertMatch(#{quorum := all, without_quorum := 0, voting := true, held := 0}, Status),
+    ?assertMatch(#{quorum := true, voting := true, held := 0}, Status),
     test_quorum_cluster:stop(B),
-    await_status(A, quorum, none),
-    ?assertMatch(#{without_quorum := 4096}, call(A, fun canal_lock_quorum:status/0)).
-
-%% Three members of six run, and three of the six vote for each name.
-status_per_name([A, B, C] = Nodes) ->
-    [test_quorum_cluster:stop(Node) || Node <- Nodes],
-    Absent = [d@nowhere, e@nowhere, f@nowhere],
-    Options = #{members := Members} = test_quorum_cluster:options(Nodes),
-    [test_quorum_cluster:start(Node, Options#{members := Members ++ Absent, replicas => 3}) || Node <- Nodes],
-    await_status(A, quorum, some),
-    Answering = fun() ->
-        #{members := All, without_quorum := Without} = canal_lock_quorum:status(),
-        {length([Node || #{node := Node, answers := true} <- All]), Without > 1500 andalso Without < 2500}
-    end,
-    %% Of 20 groups, 10 have two or three of them.
-    call(A, fun() -> test_await:value({3, true}, Answering) end),
-    %% A request for a name without a quorum is refused. The others wait: the voters wait for all members.
-    Worker = worker(A),
-    Refused = fun(Name) ->
-        case test_quorum_groups:voters(Name, Members ++ Absent, 3) -- Absent of
-            [_, _ | _] -> {error, timeout};
-            _ -> {error, no_quorum}
-        end
-    end,
-    Names = [{x, N} || N <- lists:seq(1, 50)],
-    ?assertEqual([{Name, Refused(Name)} || Name <- Names], [{Name, lock(Worker, Name, 0)} || Name <- Names]),
-    [test_quorum_cluster:stop(Node) || Node <- [B, C]],
-    await_status(A, quorum, none).
+    await_status(A, quorum, false).

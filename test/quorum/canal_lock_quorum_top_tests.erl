@@ -49,7 +49,7 @@ made_up_test_() ->
 start() ->
     {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], max_waiting => 20_000}),
     true = unlink(Pid),
-    ok = test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    ok = test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 stop(_) ->
     ok = application:unset_env(canal_lock, answer_ms),
@@ -70,7 +70,7 @@ head() ->
     ?assertEqual(
         #{"held" => "2", "waiting" => "3", "pending" => "0"}, maps:from_list(lists:zip(cells(Names), cells(Numbers)))
     ),
-    ?assertEqual("quorum: for all names; this node votes", Quorum),
+    ?assertEqual("quorum: yes; this node votes", Quorum),
     test_terminal:quit(Screen).
 
 %% Over two seconds. The counts begin at 0 again when the agent is restarted.
@@ -81,14 +81,14 @@ rates() ->
         ?assertEqual(["granted/s", "passed/s", "mean wait", "refused/s", "lost/s"], cells(Names)),
         cells(Rates)
     end,
-    Before = #{granted => 10, wait_us => 1_000_000, refused_timeout => 1, refused_limit => 5},
+    Before = #{granted => 10, wait_us => 1_000_000, refused_timeout => 1, refused_misconfigured => 5},
     lists:foreach(fun({Changes, Expected}) ->
         ?assertEqual(Expected, Rates(Before, maps:merge(Before, Changes)))
     end, [
         {#{}, ["0", "0", "-", "0", "0"]},
         {#{granted => 14, wait_us => 1_001_000, passed => 2}, ["2.0", "1.0", "0.25 ms", "0", "0"]},
         {#{granted => 11, wait_us => 3_500_000}, ["0.5", "0", "2.5 s", "0", "0"]},
-        {#{refused_timeout => 2, refused_limit => 8, refused_no_quorum => 16, lost => 6},
+        {#{refused_timeout => 2, refused_misconfigured => 8, refused_no_quorum => 16, lost => 6},
             ["0", "0", "-", "10", "3.0"]},
         {#{granted => 9, lost => 6}, ["-", "-", "-", "-", "-"]}
     ]),
@@ -219,12 +219,12 @@ fold() ->
         Mine = [Row || Row = {Pid, _, _} <- Piece, Pid =:= Holder],
         {Locks + length(Mine), lists:append([Has || {_, _, Has} <- Mine]) ++ Found}
     end,
-    {Locks, Found} = canal_lock_quorum_held:fold(Waited, Add, {0, []}),
+    {Locks, Found} = canal_lock_quorum_lock_table:fold(Waited, Add, {0, []}),
     ?assertEqual({2000, Waited}, {Locks, lists:sort(Found)}),
     ?assertEqual(false, ets:info(canal_lock_quorum, safe_fixed)),
     canal_lock_quorum:stop(),
-    ?assertExit(noproc, canal_lock_quorum_held:fold([], Add, {0, []})),
-    ?assertExit(noproc, canal_lock_quorum_held:count()).
+    ?assertExit(noproc, canal_lock_quorum_lock_table:fold([], Add, {0, []})),
+    ?assertExit(noproc, canal_lock_quorum_lock_table:count()).
 
 %%% Ends
 
@@ -247,7 +247,7 @@ no_answer() ->
     ?assertMatch([_, "the agent or the voter of this node does not answer", ""], test_terminal:picture(Screen)),
     ok = application:unset_env(canal_lock, answer_ms),
     ok = sys:resume(canal_lock_quorum_agent),
-    ?assertMatch([_, _, _, _, _, "quorum: for all names" ++ _ | _], test_terminal:next(Screen)),
+    ?assertMatch([_, _, _, _, _, "quorum: yes" ++ _ | _], test_terminal:next(Screen)),
     %% Nothing is left of the call that was not answered.
     test_terminal:quit(Screen).
 
@@ -284,10 +284,11 @@ quorum_and_votes() ->
     lists:foreach(fun({Changes, Line}) ->
         ?assertEqual(Line, lists:nth(5, head(none, Changes)))
     end, [
-        {#{voting => true}, "quorum: for all names; this node votes"},
-        {#{quorum => some, without_quorum => 120}, "quorum: not for 120 partitions of names; this node does not vote"},
-        {#{quorum => none, without_quorum => 4096}, "quorum: for no name; this node does not vote"},
-        {#{members => [member(a@host, true, true)]}, "quorum: for all names; this node is a client"}
+        {#{voting => true}, "quorum: yes; this node votes"},
+        {#{quorum => false}, "quorum: no; this node does not vote"},
+        {#{quorum => false, waits_for => [a@host, b@host]},
+            "quorum: no; this node does not vote, it waits for a@host, b@host"},
+        {#{members => [member(a@host, true, true)]}, "quorum: yes; this node is a client"}
     ]).
 
 conflicts() ->
@@ -308,10 +309,10 @@ members() ->
         member(node(), true, true),
         member(e@host, false, false)
     ],
-    Conflicts = [#{node => d@host, differs => rules}, #{node => not_a_member@host, differs => members}],
+    Conflicts = [#{node => d@host, differs => lease_ms}, #{node => not_a_member@host, differs => members}],
     ?assertEqual(
         [
-            "500 ms conflict: rules d@host",
+            "500 ms conflict: lease_ms d@host",
             "500 ms silent c@host",
             "500 ms not connected b@host",
             "500 ms not connected e@host",
@@ -338,8 +339,8 @@ clients() ->
 %% A reading of a node that is a member.
 data(Changes) ->
     Status = #{
-        members => [member(node(), true, true)], clients => [], conflict => [], quorum => all, without_quorum => 0,
-        voting => false, waiting => 0, held => 0, pending_unlocks => 0, totals => totals(#{})
+        members => [member(node(), true, true)], clients => [], conflict => [], quorum => true, voting => false,
+        waits_for => [], waiting => 0, held => 0, pending_unlocks => 0, totals => totals(#{})
     },
     #{status => maps:merge(Status, Changes), busiest => [], holders => []}.
 

@@ -1,5 +1,5 @@
 %% Q1, Q5, Q8 to Q11 on nodes with faults: some of the faults, with short leases. soak_quorum_faults runs all faults
-%% with the default rules.
+%% with the default lease.
 -module(canal_lock_quorum_under_faults_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -41,7 +41,7 @@ settings() ->
 
 setting(More) ->
     Setting = #{
-        nodes => 3, rules => test_quorum_fault_run:short_rules(), enough => #{granted => ?GRANTED, adds => ?ADDS}
+        nodes => 3, lease_ms => test_quorum_cluster:lease_ms(), enough => #{granted => ?GRANTED, adds => ?ADDS}
     },
     maps:merge(Setting, More).
 

@@ -17,8 +17,8 @@
 -define(ANSWERS_MS, 60_000).
 -define(LONG_MS, 60_000).
 
-%% The rule pending_unlocks in the tests of the bound.
--define(BOUND, 20).
+%% `pending_unlocks' in native/quorum/src/rules.rs.
+-define(BOUND, 4096).
 
 %% A member of a separate cluster is suspended while the other tests run.
 all_test_() ->
@@ -57,14 +57,7 @@ deaths() ->
 
 bound() ->
     %% An unlock stays pending no longer than its lease. None ends while voters are suspended, on a busy machine too.
-    Leases = #{
-        heartbeat_ms => 1500,
-        holder_lease_ms => 100_000,
-        at_risk_ms => 50_000,
-        voter_lease_ms => 110_000,
-        quarantine_ms => 110_000
-    },
-    test_quorum_unlock:tests(Leases#{pending_unlocks => ?BOUND}, [
+    test_quorum_unlock:tests(60_000, [
         {"above the bound a caller waits until a quorum answers", fun bound_waits/1},
         {"above the bound each caller has at most one pending unlock", fun bound_keeps/1},
         {"callers that are killed during unlocks leave no locks, waiters or votes", fun killed_during_unlock/1},
@@ -73,11 +66,11 @@ bound() ->
 
 %%% A long suspension
 
-%% Starts three nodes with the default rules and suspends one voter, which then neither reads nor answers.
+%% Starts three nodes with the default lease and suspends one voter, which then neither reads nor answers.
 suspend() ->
     Nodes = [A | _] = [test_nodes:start() || _ <- [1, 2, 3]],
     [test_nodes:connect(One, Other) || One <- Nodes, Other <- Nodes, One < Other],
-    test_quorum_cluster:start_all([{Node, #{members => members(Nodes), fence_file => none}} || Node <- Nodes]),
+    test_quorum_cluster:start_all([{Node, #{members => members(Nodes), clients => none}} || Node <- Nodes]),
     Suspended = lists:last(members(Nodes)),
     Since_ms = erlang:monotonic_time(millisecond),
     call(A, fun() ->
@@ -229,15 +222,8 @@ await_answers(Names) ->
 
 not_raised([A, B, C]) ->
     Names = members([B, C]),
-    %% The locks of this name have the votes of B and C.
-    Theirs = hd([
-        {y, N}
-     || N <- lists:seq(1, 100),
-        [First, Second, _] <- [test_quorum_groups:voters({y, N}, members([A, B, C]), 3)],
-        lists:sort([First, Second]) =:= lists:sort(Names)
-    ]),
     order(worker(A), fun() ->
-        [One, Other, Third] = lock_each([x, Theirs, z]),
+        [One, Other, Third] = lock_each([x, y, z]),
         put({lock, z}, Third),
         Suspend = fun(_) -> ok = suspend_voters(Names) end,
         ?assertEqual({ok, ok}, canal_lock_quorum:with_lock(w, ?LONG_MS, Suspend)),
@@ -302,11 +288,11 @@ agent_has_died([A | _]) ->
         ok = sys:suspend(canal_lock_quorum),
         ok = test_worker:kill(whereis(canal_lock_quorum_agent)),
         ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(One)),
-        ?assertNot(canal_lock_quorum:held(One)),
+        ?assertNot(canal_lock_quorum:is_held(One)),
         ok = sys:resume(canal_lock_quorum),
         test_await:value(true, fun() -> is_pid(whereis(canal_lock_quorum_agent)) end),
         ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Other)),
-        ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
+        ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:is_held(Lock)]),
         unlock_each(lock_each([x, y]))
     end).
 
@@ -326,7 +312,7 @@ agents_die([A | _]) ->
             exit(Agent, kill),
             Answers = [test_await:reason(Monitor) || Monitor <- Unlocking],
             ?assertEqual([], [Answer || Answer <- Answers, Answer =/= ok, Answer =/= {error, not_held}]),
-            ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
+            ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:is_held(Lock)]),
             await_another_agent(Agent)
         end, lists:seq(1, 5))
     end).
@@ -340,11 +326,12 @@ bound_waits([A, B, C]) ->
         {Some, Others} = lists:split(?BOUND, Locks),
         ok = suspend_voters(Names),
         unlock_each(Some),
+        await_pending(?BOUND),
         Waiting = [spawn_monitor(fun() -> unlock_each([Lock]) end) || Lock <- Others],
         await_pending(?BOUND + 2),
         %% The callers wait, but their locks have ended.
         ?assertEqual([true, true], [is_process_alive(Pid) || {Pid, _} <- Waiting]),
-        ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:held(Lock)]),
+        ?assertEqual([], [Lock || Lock <- Locks, canal_lock_quorum:is_held(Lock)]),
         ok = resume_voters(Names),
         [normal = test_await:reason(Monitor) || Monitor <- Waiting],
         await_pending(0)
@@ -352,10 +339,13 @@ bound_waits([A, B, C]) ->
 
 bound_keeps([A, B, C]) ->
     Names = members([B, C]),
-    {Callers, Each} = {10, 50},
+    {Before, Callers, Each} = {?BOUND - 20, 10, 50},
     order(worker(A), fun() ->
         Locks = [lock_each([{Caller, N} || N <- lists:seq(1, Each)]) || Caller <- lists:seq(1, Callers)],
+        First = lock_each([{first, N} || N <- lists:seq(1, Before)]),
         ok = suspend_voters(Names),
+        unlock_each(First),
+        await_pending(Before),
         Unlocking = [spawn_monitor(fun() -> unlock_each(Some) end) || Some <- Locks],
         %% Each caller waits with one unlock.
         await_pending(?BOUND + Callers),
@@ -364,20 +354,20 @@ bound_keeps([A, B, C]) ->
             true = erlang:garbage_collect(Agent),
             process_info(Agent, [message_queue_len, memory])
         end,
-        [_, {memory, Before}] = Memory(),
+        [_, {memory, Bytes}] = Memory(),
         [?assert(is_process_alive(Pid)) || {Pid, _} <- Unlocking],
         #{pending_unlocks := Pending} = canal_lock_quorum_agent:status(),
         ?assertEqual(?BOUND + Callers, Pending),
-        ?assertEqual(Callers * Each - Pending, canal_lock_quorum_agent:count()),
+        ?assertEqual(Before + Callers * Each - Pending, canal_lock_quorum_agent:count()),
         [{message_queue_len, 0}, {memory, After}] = Memory(),
-        ?assert(After =< 2 * Before),
+        ?assert(After =< 2 * Bytes),
         ok = resume_voters(Names),
         [normal = test_await:reason(Monitor) || Monitor <- Unlocking],
         await_pending(0)
     end).
 
 %% Callers are killed before the call, during it, while it waits at the bound, after it, and while they wait for another
-%% lock. In every second round a quorum is suspended.
+%% lock. In every second round a quorum is suspended, and in every tenth the bound is reached.
 killed_during_unlock([A, B, C] = Nodes) ->
     Names = members([B, C]),
     Rounds = test_setup:times(20),
@@ -389,6 +379,7 @@ killed_during_unlock([A, B, C] = Nodes) ->
 
 killed_in_a_round(Round, Names) ->
     Test = self(),
+    More = lock_each([{more, N} || Round rem 10 =:= 0, N <- lists:seq(1, ?BOUND)]),
     Killed = [
         spawn_monitor(fun() ->
             Locks = lock_each([{token, 4 * Who + N} || N <- lists:seq(1, 4)]),
@@ -406,6 +397,7 @@ killed_in_a_round(Round, Names) ->
     ],
     IsSuspended = Round rem 2 =:= 0,
     IsSuspended andalso suspend_voters(Names),
+    unlock_each(More),
     [Pid ! go || {Pid, _} <- Killed],
     _ = [erlang:yield() || _ <- lists:seq(1, 10 * Round)],
     [exit(Pid, kill) || {Pid, _} <- Killed],
@@ -422,6 +414,7 @@ agent_dies_when_full([A, B, C]) ->
         [Last | Locks] = lock_each(names(?BOUND + 1)),
         ok = suspend_voters(Names),
         unlock_each(Locks),
+        await_pending(?BOUND),
         Waiting = spawn_monitor(fun() -> exit(canal_lock_quorum:unlock_async(Last)) end),
         await_pending(?BOUND + 1),
         Agent = whereis(canal_lock_quorum_agent),

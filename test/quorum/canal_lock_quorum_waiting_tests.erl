@@ -22,7 +22,7 @@ bound_test_() ->
 start() ->
     {ok, Pid} = canal_lock_quorum:start_link(#{members => [node()], max_waiting => ?MAX}),
     true = unlink(Pid),
-    test_await:value(all, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
+    test_await:value(true, fun() -> maps:get(quorum, canal_lock_quorum:status()) end).
 
 refused() ->
     {ok, Lock} = canal_lock_quorum:lock(x, ?LONG_MS),

@@ -1,4 +1,4 @@
-%% Clients of quorum locks on clusters with faults, with the default rules: random samples of the faults until the time
+%% Clients of quorum locks on clusters with faults, with the default lease: random samples of the faults until the time
 %% is up. Prints what each fault did, as tables for docs/.
 %%
 %%     erl ... -run soak_quorum_faults main MINUTES SEED
@@ -38,7 +38,7 @@ rounds(Round, Settings, End_s) ->
     end.
 
 settings() ->
-    Setting = #{rules => test_quorum_fault_run:default_rules(), clocks => os:type() =:= {unix, linux}},
+    Setting = #{lease_ms => 10_000, clocks => os:type() =:= {unix, linux}},
     All = [Fault || Fault <- test_quorum_faults:all(), is_possible(Fault, Setting)],
     Late = [answers_are_late, held_back_answers],
     Held = [voters_forget_a_holder, one_is_killed | Late],

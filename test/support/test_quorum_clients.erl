@@ -108,7 +108,7 @@ granted() ->
 %% Whether the keeper of this node holds its lock.
 -spec is_kept() -> boolean().
 is_kept() ->
-    [] =/= [kept || #{names := [{kept, _}], held := true} <- canal_lock_quorum_held:infos()].
+    [] =/= [kept || #{names := [{kept, _}], held := true} <- canal_lock_quorum_lock_table:infos()].
 
 %% Whether the contender of this node has the contended lock and was granted it after this time of the wall clock.
 -spec has_contended(Since_ms :: integer()) -> boolean().
@@ -122,7 +122,7 @@ release_contended() ->
     ok.
 
 contended() ->
-    [Lock || Lock = #{names := [?CONTENDED]} <- canal_lock_quorum_held:infos()].
+    [Lock || Lock = #{names := [?CONTENDED]} <- canal_lock_quorum_lock_table:infos()].
 
 new(Kind, Options) ->
     spawn_link(fun() -> init(Kind, Options) end).
@@ -284,7 +284,7 @@ check_once(Lock, Client = #client{request = Request}) ->
 %% The native library raises after the locks of the node were stopped.
 is_held(Lock) ->
     try
-        canal_lock_quorum:held(Lock)
+        canal_lock_quorum:is_held(Lock)
     catch
         error:badarg -> false
     end.
@@ -294,8 +294,8 @@ finish(lost, _, _) ->
 finish(over, Lock, Client = #client{kind = Kind, request = Request}) ->
     Way =
         case Kind of
-            busy -> one_of([unlock, unlock, try_unlock, try_unlock, try_unlock, by_another, death]);
-            _ -> one_of([unlock, try_unlock])
+            busy -> one_of([unlock, unlock, unlock_async, unlock_async, unlock_async, by_another, death]);
+            _ -> one_of([unlock, unlock_async])
         end,
     ok = end_lock(Way, Lock, Client),
     ok = check_once(Lock, Client),

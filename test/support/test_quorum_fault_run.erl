@@ -3,18 +3,16 @@
 %% the histories must keep the promises (test_quorum_history), and the register must have lost nothing.
 -module(test_quorum_fault_run).
 
--export([run/2, short_rules/0, default_rules/0]).
+-export([run/2]).
 
 %% For the faults.
--export([start_clients/2, start_locks/2, recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
+-export([start_clients/2, start_locks/2, recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, part_ms/2]).
 -export([members/1, is_quorum/2]).
 -export([now_ns/0, ns/1, ms/1, notice_ms/0]).
 
--export_type([setting/0, run/0, rules/0]).
+-export_type([setting/0, run/0]).
 
 -import(test_faulty_cluster, [call/3, file/3, folder/1, name/2, node_at/2, indexes/1]).
-
--type rules() :: #{atom() => pos_integer()}.
 
 %% `clients': the nodes that are clients of the quorum locks. All others are members. (The processes that use locks are
 %% called clients here, too: each node has some, `busy' of one kind. They check a lock at most once in `pause_ms'.)
@@ -25,7 +23,7 @@
     clients => [index()],
     busy => pos_integer(),
     pause_ms => pos_integer(),
-    rules := rules(),
+    lease_ms := pos_integer(),
     enough => #{granted := non_neg_integer(), adds := non_neg_integer()},
     network => namespaces | proxies,
     clocks => boolean(),
@@ -37,7 +35,7 @@
     clients := [index()],
     busy := pos_integer(),
     pause_ms := non_neg_integer(),
-    rules := rules(),
+    lease_ms := pos_integer(),
     register := file:filename()
 }.
 
@@ -58,17 +56,6 @@
 %% What a node has at the end.
 -define(EMPTY, #{voter_empty => true, held => 0, waiting => 0, pending_unlocks => 0}).
 
--spec default_rules() -> rules().
-default_rules() ->
-    ok = canal_lock_quorum_nif:load(),
-    canal_lock_quorum_nif:default_rules().
-
-%% Rules that make a test short.
--spec short_rules() -> rules().
-short_rules() ->
-    Rules = maps:remove(keep_ms, test_quorum_cluster:rules()),
-    Rules#{attempt_ms := 100, retry_most_ms := 100, wait_ms := 300}.
-
 %% `seen': a description for each fault. `wrong': the promises that were broken.
 -spec run(setting(), [test_quorum_faults:fault()]) ->
     #{
@@ -76,7 +63,7 @@ short_rules() ->
         counts := #{atom() => non_neg_integer()},
         wrong := [{Promise :: atom(), Details :: term()}]
     }.
-run(Setting = #{rules := Rules}, Faults) ->
+run(Setting = #{lease_ms := Lease_ms}, Faults) ->
     Cluster = test_faulty_cluster:start(maps:with([nodes, network, clocks, arguments], Setting)),
     Path = filename:join(folder(Cluster), "register"),
     Register = test_quorum_register:start(Path),
@@ -86,7 +73,7 @@ run(Setting = #{rules := Rules}, Faults) ->
             clients => maps:get(clients, Setting, []),
             busy => maps:get(busy, Setting, ?BUSY_CLIENTS),
             pause_ms => maps:get(pause_ms, Setting, 0),
-            rules => Rules,
+            lease_ms => Lease_ms,
             register => Path
         },
         start_clients(Run, indexes(Cluster)),
@@ -111,7 +98,7 @@ run(Setting = #{rules := Rules}, Faults) ->
 %% A number without fences is correct only if no client paused for long between the check of its lock and the write.
 %% After a pause, or a busy scheduler, the lock may have expired, and only a fence protects the number.
 lost(Lost, #{slowest_ms := Slowest_ms}, Faults, Run) ->
-    Paused = Slowest_ms > (rule(voter_lease_ms, Run) - rule(holder_lease_ms, Run)) div 2,
+    Paused = Slowest_ms > (part_ms(lease, Run) - part_ms(holder_lease, Run)) div 2,
     AtOnce = lists:any(fun test_quorum_faults:grants_at_once/1, Faults),
     [{nothing_lost, Of} || Of <- Lost, element(1, Of) =:= fenced orelse (not Paused andalso not AtOnce)].
 
@@ -125,7 +112,7 @@ start_clients(Run = #{cluster := Cluster, register := Register}, Indexes) ->
         register => Register,
         busy => maps:get(busy, Run),
         pause_ms => maps:get(pause_ms, Run),
-        lease_ms => rule(voter_lease_ms, Run)
+        lease_ms => part_ms(lease, Run)
     },
     [call(Cluster, Index, fun() -> test_quorum_clients:start(Options#{index => Index}) end) || Index <- Indexes],
     ok.
@@ -153,13 +140,13 @@ left(Index, Run = #{cluster := Cluster}) ->
     maps:to_list(maps:with(maps:keys(Empty), State)) -- maps:to_list(Empty).
 
 -spec start_locks(index(), run()) -> ok.
-start_locks(Index, Run = #{cluster := Cluster, clients := Clients, rules := Rules}) ->
-    Options = #{members => [name(Cluster, Member) || Member <- members(Run)], rules => Rules},
+start_locks(Index, Run = #{cluster := Cluster, clients := Clients, lease_ms := Lease_ms}) ->
+    Options = #{members => [name(Cluster, Member) || Member <- members(Run)], lease_ms => Lease_ms},
     OfRole =
         case {lists:member(Index, Clients), Clients} of
             {true, _} -> #{voter => false};
-            {false, []} -> #{fence_file => file(Cluster, fences, Index)};
-            {false, _} -> #{fence_file => file(Cluster, fences, Index), clients => all}
+            {false, []} -> #{state_file => file(Cluster, state, Index), clients => none};
+            {false, _} -> #{state_file => file(Cluster, state, Index)}
         end,
     test_quorum_cluster:start(node_at(Cluster, Index), maps:merge(Options, OfRole)).
 
@@ -168,8 +155,7 @@ start_locks(Index, Run = #{cluster := Cluster, clients := Clients, rules := Rule
 members(#{cluster := Cluster, clients := Clients}) ->
     indexes(Cluster) -- Clients.
 
-%% Whether more than half of the members are among these nodes. In a large cluster, some names have a quorum without
-%% that.
+%% Whether more than half of the members are among these nodes.
 -spec is_quorum([index()], run()) -> boolean().
 is_quorum(Indexes, Run) ->
     Members = members(Run),
@@ -210,17 +196,20 @@ lost_at(#{cluster := Cluster}, Indexes, Since) ->
 %% When a lease has expired, the clients of a node get messages that the locks they had are lost.
 -spec must_lose(index(), Since_ns :: integer(), run()) -> known().
 must_lose(Index, Since, Run) ->
-    {must_lose, Index, Since, Since + ns(rule(holder_lease_ms, Run) + ?NOTICE_MS)}.
+    {must_lose, Index, Since, Since + ns(part_ms(holder_lease, Run) + ?NOTICE_MS)}.
 
 %% How long a cluster may take to recover from a fault of this length: leases expire, voters are in quarantine, and TCP,
 %% which doubles its intervals, sends again.
 -spec bound_ms(Fault_ms :: integer(), run()) -> integer().
 bound_ms(Fault_ms, Run) ->
-    rule(voter_lease_ms, Run) + rule(quarantine_ms, Run) + 2 * Fault_ms + ?SLACK_MS.
+    2 * (part_ms(lease, Run) + Fault_ms) + ?SLACK_MS.
 
--spec rule(atom(), run()) -> pos_integer().
-rule(Name, #{rules := Rules}) ->
-    maps:get(Name, Rules).
+%% A time of native/quorum/src/rules.rs.
+-spec part_ms(lease | holder_lease | heartbeat | attempt, run()) -> pos_integer().
+part_ms(lease, #{lease_ms := Lease_ms}) -> Lease_ms;
+part_ms(holder_lease, #{lease_ms := Lease_ms}) -> Lease_ms * 4 div 5;
+part_ms(heartbeat, #{lease_ms := Lease_ms}) -> Lease_ms div 5;
+part_ms(attempt, #{lease_ms := Lease_ms}) -> Lease_ms div 10.
 
 -spec now_ns() -> integer().
 now_ns() ->

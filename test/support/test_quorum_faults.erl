@@ -7,7 +7,7 @@
 -export_type([fault/0]).
 
 -import(test_faulty_cluster, [call/3, name/2, node_at/2, indexes/1]).
--import(test_quorum_fault_run, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, rule/2]).
+-import(test_quorum_fault_run, [recovery/4, recovered/4, lost_at/3, must_lose/3, bound_ms/2, part_ms/2]).
 -import(test_quorum_fault_run, [start_clients/2, start_locks/2, members/1, is_quorum/2, now_ns/0, ns/1, ms/1]).
 -import(test_quorum_fault_run, [notice_ms/0]).
 
@@ -71,7 +71,7 @@ cause(two_are_cut_from_each_other, Run = #{cluster := Cluster}) ->
         Known ++ Later ++ Recovers
     };
 cause(cut_flaps, Run = #{cluster := Cluster}) ->
-    Part_ms = rule(voter_lease_ms, Run) div 4,
+    Part_ms = part_ms(lease, Run) div 4,
     {Lost, {Seen, Known}} = count_lost([1], Run, Part_ms, fun() ->
         repeat(6, fun() ->
             test_faulty_cluster:isolate(Cluster, 1),
@@ -121,7 +121,7 @@ cause(agent_dies, Run) ->
     outlast_leases(Run),
     Seen;
 cause(links_die, Run = #{cluster := Cluster}) ->
-    [kill_process(canal_lock_quorum_links, Index, Run) || Index <- [2, 3]],
+    [kill_process(canal_lock_quorum_connections, Index, Run) || Index <- [2, 3]],
     [test_faulty_cluster:disconnect(Cluster, Index, 1) || Index <- [2, 3]],
     recovered_now(Run, 0);
 %% The voter forgets its votes while agents count on them.
@@ -153,9 +153,9 @@ cause(voters_forget_a_holder, Run = #{cluster := Cluster}) ->
 cause(answers_are_late, Run = #{cluster := Cluster}) ->
     await_contended(1, Run),
     [test_faulty_cluster:cut_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
-    last_for(8 * rule(attempt_ms, Run) div 10),
+    last_for(8 * part_ms(attempt, Run) div 10),
     [test_faulty_cluster:heal_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
-    last_for(rule(attempt_ms, Run) div 10),
+    last_for(part_ms(attempt, Run) div 10),
     cut_off(fun() -> test_faulty_cluster:isolate(Cluster, 1) end, 1, Run);
 cause(unlocked_by_force, Run = #{cluster := Cluster}) ->
     losing("ten times", Run, fun() ->
@@ -193,7 +193,7 @@ cause(held_back_answers, Run = #{cluster := Cluster}) ->
     Began = now_ns(),
     [test_faulty_cluster:cut_one_way(Cluster, Other, 1) || Other <- others(Run, 1)],
     Since = now_ns(),
-    last_for(rule(attempt_ms, Run)),
+    last_for(part_ms(attempt, Run)),
     stop_locks(2, Run),
     start_locks(2, Run),
     {Took_ms, Others} = recovery(Run, others(Run, 1), now_ns(), bound_ms(0, Run)),
@@ -205,7 +205,7 @@ cause(held_back_answers, Run = #{cluster := Cluster}) ->
             namespaces -> "the data of TCP"
         end,
     test_faulty_cluster:heal_one_way(Cluster, 2, 1),
-    last_for(rule(attempt_ms, Run)),
+    last_for(part_ms(attempt, Run)),
     test_faulty_cluster:heal_all(Cluster),
     {Seen, Recovers} = recovered_now(Run, ms(now_ns() - Began)),
     {
@@ -247,7 +247,7 @@ await_contended(Index, Run = #{cluster := Cluster}) ->
         call(Cluster, Index, fun() -> test_quorum_clients:has_contended(Since_ms) end) orelse
             begin
                 [call(Cluster, Other, fun test_quorum_clients:release_contended/0) || Other <- others(Run, Index)],
-                Wait_ms = rule(attempt_ms, Run) div 2,
+                Wait_ms = part_ms(attempt, Run) div 2,
                 call(Cluster, Index, fun() ->
                     test_await:last_value(true, fun() -> test_quorum_clients:has_contended(Since_ms) end, Wait_ms)
                 end)
@@ -255,33 +255,22 @@ await_contended(Index, Run = #{cluster := Cluster}) ->
     end,
     test_await:value(true, Has, ?CONTENDED_MS).
 
-%% A bare quorum of the voters of the contended name, and a quorum of those of the name that node 1 keeps.
-near(Run = #{cluster := Cluster}) ->
-    Members = [{name(Cluster, Index), Index} || Index <- members(Run)],
-    Names = [Name || {Name, _} <- Members],
-    [Contended, Kept] = [
-        [proplists:get_value(Voter, Members) || Voter <- test_quorum_groups:voters(Locked, Names)]
-     || Locked <- [contended_lock, {kept, 1}]
-    ],
-    Quorum = length(Contended) div 2 + 1,
-    %% Node 1 is not cut off from its own voter.
-    {Own, Others} = lists:partition(fun(Voter) -> Voter =:= 1 end, Contended),
-    {OfBoth, OfContended} = lists:partition(fun(Voter) -> lists:member(Voter, Kept) end, Others),
-    Bare = lists:sublist(Own ++ OfBoth ++ OfContended, Quorum),
-    Lacking = Quorum - length([Voter || Voter <- Bare, lists:member(Voter, Kept)]),
-    Bare ++ lists:sublist(Kept -- Contended, Lacking).
+%% A bare quorum. Node 1 is not cut off from its own voter.
+near(Run) ->
+    Members = members(Run),
+    lists:sublist(Members, length(Members) div 2 + 1).
 
 %% How long a fault lasts is part of the fault.
 last_for(Ms) ->
     timer:sleep(Ms).
 
 heartbeat(Run) ->
-    ok = last_for(rule(heartbeat_ms, Run)),
+    ok = last_for(part_ms(heartbeat, Run)),
     true.
 
 %% The fault lasts longer than any lease.
 outlast_leases(Run) ->
-    last_for(rule(voter_lease_ms, Run) + rule(voter_lease_ms, Run) div 4).
+    last_for(part_ms(lease, Run) + part_ms(lease, Run) div 4).
 
 %% How long until the other node says that it received the message.
 send_large(To) ->
@@ -339,7 +328,7 @@ kill_and_restart(Indexes, Run = #{cluster := Cluster}) ->
             {false, []} ->
                 {"", []};
             {false, _} ->
-                last_for(rule(holder_lease_ms, Run) + notice_ms()),
+                last_for(part_ms(holder_lease, Run) + notice_ms()),
                 Until = now_ns(),
                 {
                     lists:concat([lost_at(Run, Survivors, Began), " locks of the others lost; "]),

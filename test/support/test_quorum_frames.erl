@@ -105,12 +105,12 @@ step({received, Node, {ack, Seq}}, {Unanswered, UnderWay}) ->
 
 parse(<<1, 0, Batch/binary>>) ->
     {_Agent, AfterAgent} = number(Batch),
-    [Seq, _Stamp, _Clock, _Srtt, AfterSrtt] = numbers(4, maybe_session(AfterAgent)),
-    {Ops, <<>>} = list(fun op/1, AfterSrtt),
+    [Seq, _Stamp, _Clock, AfterClock] = numbers(3, maybe_session(AfterAgent)),
+    {Ops, <<>>} = list(fun op/1, AfterClock),
     {batch, Seq, Ops};
 parse(<<1, 1, Ack/binary>>) ->
     {_Clock, <<_State, AfterState/binary>>} = number(Ack),
-    [_Credit, _Agent, AfterAgent] = numbers(2, AfterState),
+    {_Agent, AfterAgent} = number(AfterState),
     {Seq, _} = number(session(AfterAgent)),
     {ack, Seq};
 parse(<<1, 2, _/binary>>) ->
@@ -126,7 +126,7 @@ session(Bytes) ->
 op(<<0, Bytes/binary>>) ->
     {Token, <<_Mode, AfterMode/binary>>} = number(Bytes),
     [_Clock, _First, <<_Wait, AfterWait/binary>>] = numbers(2, AfterMode),
-    [_Guess, _Run, AfterRun] = numbers(2, AfterWait),
+    {_Run, AfterRun} = number(AfterWait),
     {{lock, Token}, names(AfterRun)};
 op(<<1, Bytes/binary>>) ->
     [Token, _Fence, Rest] = numbers(2, Bytes),
@@ -149,7 +149,7 @@ op(<<6, Bytes/binary>>) ->
     {revoke, Rest};
 op(<<7, Bytes/binary>>) ->
     {_Agent, Rest} = number(Bytes),
-    {bury, Rest}.
+    {end_agent, Rest}.
 
 names(Bytes) ->
     {_Names, Rest} = list(fun name/1, Bytes),

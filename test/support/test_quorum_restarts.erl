@@ -1,10 +1,10 @@
 %% Quorum locks on clusters whose nodes a test suspends, kills and restarts (test_faulty_cluster, direct network). Each
-%% node has a file of fences, as a server has.
+%% node has a state file, as a server has.
 -module(test_quorum_restarts).
 
 -export([tests/2, restart/2, start_locks/2, stop_locks/2, worker/2, await_voting/1]).
 
--import(test_faulty_cluster, [call/3, file/3, node_at/2, nodes_of/1, indexes/1, indexes/2]).
+-import(test_faulty_cluster, [file/3, node_at/2, nodes_of/1, indexes/1, indexes/2]).
 
 -type cluster() :: test_faulty_cluster:cluster().
 -type index() :: test_faulty_cluster:index().
@@ -17,7 +17,8 @@
 tests(Count, Tests) ->
     Start = fun() ->
         Cluster = test_faulty_cluster:start(#{nodes => Count, network => direct, arguments => ?ONE_SCHEDULER}),
-        [store_fence(Cluster, Index) || Index <- indexes(Cluster)],
+        %% They vote as soon as they know which locks are held.
+        [test_quorum_cluster:had_run(node_at(Cluster, Index), options(Cluster, Index)) || Index <- indexes(Cluster)],
         Cluster
     end,
     {setup, Start, fun test_faulty_cluster:stop/1, fun(Cluster) ->
@@ -26,14 +27,6 @@ tests(Count, Tests) ->
          || {Title, Test} <- Tests
         ]
     end}.
-
-%% As if the nodes had run before: they vote as soon as they know which locks are held.
-store_fence(Cluster, Index) ->
-    File = fence_file(Cluster, Index),
-    call(Cluster, Index, fun() ->
-        ok = canal_lock_quorum_nif:load(),
-        ok = file:write_file(File, "canal_lock_quorum fences below 1\n")
-    end).
 
 run(Test, Cluster) ->
     try
@@ -65,15 +58,16 @@ restart(Cluster, Indexes) ->
 
 -spec start_locks(cluster(), [index()]) -> ok.
 start_locks(Cluster, Indexes) ->
-    Options = test_quorum_cluster:options(nodes_of(Cluster)),
-    Start = fun(Index) ->
-        test_quorum_cluster:start(node_at(Cluster, Index), Options#{fence_file => fence_file(Cluster, Index)})
-    end,
+    Start = fun(Index) -> test_quorum_cluster:start(node_at(Cluster, Index), options(Cluster, Index)) end,
     _ = test_await:in_parallel(Start, Indexes),
     ok.
 
-fence_file(Cluster, Index) ->
-    list_to_binary(file(Cluster, fences, Index)).
+options(Cluster, Index) ->
+    Nodes = nodes_of(Cluster),
+    Options = #{lease_ms := Lease_ms} = test_quorum_cluster:options(Nodes),
+    %% On few processors, many nodes answer late.
+    Longer_ms = case length(Nodes) > 8 of true -> 3 * Lease_ms; false -> Lease_ms end,
+    Options#{lease_ms := Longer_ms, state_file => list_to_binary(file(Cluster, state, Index))}.
 
 %% The voters of these nodes forget their votes within milliseconds. A restart of the nodes takes longer.
 -spec stop_locks(cluster(), [index()]) -> ok.

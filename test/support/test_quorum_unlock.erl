@@ -9,20 +9,18 @@
 
 -define(LONG_MS, 60_000).
 
-%% Leases have their default length. A batch does not time out while a test delays its answer.
--define(RULES, #{heartbeat_ms => 3500, attempt_ms => 3000, wait_ms => 5000}).
+%% On three nodes with this lease, so long that no batch times out while a test delays its answer. The locks are started
+%% once for all tests: the first node to start waits until its first batches to the others time out, which would take
+%% too long for each test.
+-spec tests(Lease_ms :: pos_integer(), [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
+tests(Lease_ms, Tests) ->
+    test_nodes:tests(3, [], [{Title, fun(Nodes) -> run(Test, Lease_ms, Nodes) end} || {Title, Test} <- Tests]).
 
-%% On three nodes with these additional rules. They are started once for all tests: the first node to start waits until
-%% its first batches to the others time out, which would take too long for each test.
--spec tests(#{atom() => pos_integer()}, [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
-tests(Rules, Tests) ->
-    test_nodes:tests(3, [], [{Title, fun(Nodes) -> run(Test, Rules, Nodes) end} || {Title, Test} <- Tests]).
-
-run(Test, Rules, Nodes) ->
+run(Test, Lease_ms, Nodes) ->
     Options = test_quorum_cluster:options(Nodes),
     Supervisor = fun() -> whereis(canal_lock_quorum) end,
     Missing = [Node || Node <- Nodes, test_nodes:call(Node, Supervisor) =:= undefined],
-    [test_quorum_cluster:start(Node, Options#{rules => maps:merge(?RULES, Rules)}) || Node <- Missing],
+    [test_quorum_cluster:start(Node, Options#{lease_ms := Lease_ms}) || Node <- Missing],
     try
         test_quorum_cluster:await_voting(Nodes),
         Test(Nodes),

@@ -178,7 +178,7 @@ unlock(Held, {Number, _, _, _} = Lock, Client) ->
     Answer =
         case Number rem 4 of
             0 -> canal_lock_quorum:unlock(Held);
-            _ -> canal_lock_quorum:try_unlock(Held)
+            _ -> canal_lock_quorum:unlock_async(Held)
         end,
     ok = record({unlocked, Lock, Answer}, Client),
     case Answer of
@@ -201,7 +201,7 @@ flush(Held, Client) ->
 
 check(Held, Lock, Client) ->
     Began_ns = canal_lock_quorum_nif:now(),
-    IsHeld = canal_lock_quorum:held(Held),
+    IsHeld = canal_lock_quorum:is_held(Held),
     Ended_ns = canal_lock_quorum_nif:now(),
     _ = [ok = record({held, Lock, Began_ns, Ended_ns}, Client) || IsHeld],
     IsHeld.

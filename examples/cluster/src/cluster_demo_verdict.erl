@@ -30,7 +30,7 @@
 -spec empty(Node :: atom()) -> #{atom() => term()}.
 empty(Node) ->
     #{
-        answering => 5, voting => hd(atom_to_list(Node)) =:= $n, quorum => all, voter_empty => true,
+        answering => 5, voting => hd(atom_to_list(Node)) =:= $n, quorum => true, voter_empty => true,
         held => 0, waiting => 0, pending_unlocks => 0
     }.
 

@@ -42,7 +42,6 @@ impl Cluster {
             rules,
             bugs,
             lifetime: Lifetime(1),
-            seed: 1,
         };
         let agent = Agent::new(setup, now);
         let voters = (0..count)
@@ -94,7 +93,7 @@ impl Cluster {
         self.requests += 1;
         assert!(self
             .agent
-            .try_unlock(self.now, token, Request(self.requests)));
+            .unlock_async(self.now, token, Request(self.requests)));
     }
 
     /// Encodes and decodes a frame.
@@ -218,7 +217,6 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
         floor: Some(Fence(0)),
         origin: Fence(0),
         durable: false,
-        paced: false,
     };
     let (rules, bugs) = (Rules::default(), ProtocolBugs::NONE);
     Voter::new(
@@ -228,12 +226,11 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
             rules,
             bugs,
             lifetime,
-            quarantine: rules.quarantine,
+            quarantine: rules.voter_lease,
             fences,
-            knows_clients: true,
-            conflicted: false,
+            guests: false,
+            misconfigured: false,
         },
-        &[],
         now,
     )
 }
@@ -273,7 +270,7 @@ fn main() {
         (15, 2000, 100_000)
     };
 
-    println!("lock and try_unlock, one agent and n voters on one core, frames as bytes; medians of {rounds} rounds");
+    println!("lock and unlock_async, one agent and n voters on one core, frames as bytes; medians of {rounds} rounds");
     println!("| n | one at a time: ns/pair | pairs/s | frames/pair | 100 together: ns/pair | pairs/s | frames/pair |");
     println!("|---|---|---|---|---|---|---|");
     for count in (3..=15).step_by(2) {

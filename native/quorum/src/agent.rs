@@ -2,26 +2,30 @@
 //! releases locks.
 //!
 //! ```text
-//!   lock ---> queues.rs ---> request.rs ----> locks.rs ----> unlock: unlocks.rs
-//!             queues of      votes of an      held locks
-//!             this node      attempt          and leases
-//!                  '--------------.------------'    passing.rs: passes a lock on within this node
-//!                      asking.rs | exchange.rs      collects votes; sends batches, applies answers
-//!                   sequencer.rs | peer.rs          which voters are asked; what each was sent and missed
-//!                   replacing.rs | spare.rs         others for voters that are sick; votes beyond the quorum
-//!                 round_trips.rs                    how long they take to answer
+//!   calls, frames, time        agent.rs
+//!                                 |
+//!   batches and answers        exchange.rs ------------------ link.rs      one voter: session, batch, repair
+//!                                 |
+//!   requests, votes, unlocks   asking.rs -------------------- requests.rs  all requests; request.rs: the votes of one
+//!                                 |                           locks.rs     held locks and their leases
+//!   runs                       passing.rs                     unlocks.rs   unlocks that voters have executed
+//!                                                             queues.rs    who waits for whom on this node
 //! ```
 //!
+//! Calls go down and to the right.
+//!
 //! # Invariants
-//! - **G1** A lock is in the table if and only if a quorum of each group of its names (`groups.rs`) has votes for it
-//!   that they cannot have dropped yet: votes of their current sessions, for `holder_lease` after the sending of a
-//!   batch that they answered. (Q1, Q2)
-//! - **G2** The agent discards the votes of a session before it sends a batch in the voter's next session. It says of a
-//!   lock that it *continues* a vote only if a vote of the session before counted at that moment. (Q3, V3)
-//! - **G3** A lock is granted only after a quorum of each group has recorded its fence. (Q6)
+//! - **G1** A lock is in the table if and only if a quorum has votes for it that they cannot have dropped yet: for
+//!   `holder_lease` after the sending of a batch of the vote's session that was answered. A vote that was given unasked
+//!   counts for less, until it is confirmed: see `exchange.rs`. (Q1, Q2)
+//! - **G2** After the restart of a voter, no answer extends its votes before the agent has settled there. It settles
+//!   when the voter has confirmed each lock that *continues* a vote, one that still counted when the agent learned of
+//!   the restart; or when these votes have ended. So when the voter learns that the agent has settled, the agent counts
+//!   no vote that the voter does not have. (Q3, V3)
+//! - **G3** A lock is granted only while a quorum has recorded its fence: see `request.rs`. (Q6)
 //! - **G4** A released lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
 //!   Q8)
-//! - **G5** Each attempt has its own token, and a released token is never used again. (Q7, Q10)
+//! - **G5** Each time that a request asks, it has its own token, and a released token is never used again. (Q7, Q10)
 //! - **G6** Each voter has at most one unanswered batch, not counting batches that it rejected or that were sent to
 //!   an earlier lifetime of the voter.
 //!
@@ -30,33 +34,26 @@
 
 mod asking;
 mod exchange;
+mod link;
 mod locks;
 mod output;
 mod passing;
-mod peer;
 mod queues;
-mod random;
-mod replacing;
 mod request;
-mod round_trips;
-mod sequencer;
-mod spare;
+mod requests;
 mod unlocks;
 
-pub use output::{AgentOutput, AgentSetup, Count, Held, Loss, Path, Refusal, Request, Status};
+pub use output::{AgentOutput, AgentSetup, Held, Loss, Path, Refusal, Request, Status};
 
-use crate::groups::Groups;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
-use crate::message::{Frame, Mode, Name, Names, Op, Token};
+use crate::message::{Frame, Mode, Name, Names, Op, Token, VoterState};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
-use locks::{HeldLock, Locks, Released};
-use peer::Peer;
-use queues::Queues;
-use random::Random;
+use link::Link;
+use locks::{Locks, Released};
 use request::Pending;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use requests::Requests;
 use std::sync::Arc;
 use std::time::Duration;
 use unlocks::Unlocks;
@@ -65,21 +62,17 @@ use unlocks::Unlocks;
 /// out together. A request takes about a microsecond, and a step of the agent should take far less than 1 ms.
 const TIMERS_PER_TICK: usize = 128;
 
+/// A try waits at least this long for votes: the pauses of a busy node are shorter. At most `attempt`.
+const SHORTEST_TRY: Duration = Duration::from_millis(100);
+
 /// The agent of one node. See the head of this file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agent {
     setup: AgentSetup,
-    groups: Groups,
     now: Time,
-    random: Random,
-    peers: Vec<Peer>,
-    requests: BTreeMap<Request, Pending>,
-    /// The request of each attempt.
-    attempts: BTreeMap<Token, Request>,
-    timers: BTreeSet<(Time, Request)>,
-    queues: Queues,
-    /// Requests that may start, because they are first in the queues of this node.
-    starting: VecDeque<Request>,
+    /// One for each member, in the order of the list.
+    links: Vec<Link>,
+    requests: Requests,
     locks: Locks,
     unlocks: Unlocks,
     next: Token,
@@ -95,18 +88,16 @@ impl Agent {
     #[must_use]
     pub fn new(setup: AgentSetup, now: Time) -> Agent {
         let members = setup.members;
+        let quorum = match setup.bugs.have(ProtocolBug::ReadHalf) {
+            true => (members.count() / 2).max(1),
+            false => members.quorum(),
+        };
         Agent {
             setup,
-            groups: Groups::new(members, setup.rules.partitions),
             now,
-            random: Random::new(setup.seed),
-            peers: members.iter().map(|_| Peer::new(now)).collect(),
-            requests: BTreeMap::new(),
-            attempts: BTreeMap::new(),
-            timers: BTreeSet::new(),
-            queues: Queues::new(setup.rules.partitions),
-            starting: VecDeque::new(),
-            locks: Locks::new(members.count(), setup.rules.at_risk),
+            links: members.iter().map(|_| Link::new(now)).collect(),
+            requests: Requests::default(),
+            locks: Locks::new(members, quorum, setup.rules.at_risk),
             unlocks: Unlocks::default(),
             next: Token(1),
             clock: 0,
@@ -116,7 +107,8 @@ impl Agent {
     }
 
     /// Locks all `names` or none, within `timeout`. The answer is [`AgentOutput::Granted`] or
-    /// [`AgentOutput::Refused`].
+    /// [`AgentOutput::Refused`]. With a timeout of 0 it *tries*: it waits for no other request, only for the answers of
+    /// voters, for two of their round trips, and at least 100 ms.
     pub fn lock(
         &mut self,
         now: Time,
@@ -126,18 +118,13 @@ impl Agent {
         timeout: Duration,
     ) {
         self.advance(now);
-        let quorums = self.groups.quorums(&names);
-        if !quorums.met_by(self.connected()) {
-            self.out.push(AgentOutput::Refused {
-                request,
-                why: Refusal::NoQuorum,
-            });
+        if let Some(why) = self.refusal() {
+            self.out.push(AgentOutput::Refused { request, why });
         } else {
-            self.queues.join(request, &names);
-            let pending = Pending::new(names, quorums, mode, self.now + timeout);
-            self.timers.insert((pending.timer(), request));
-            self.requests.insert(request, pending);
-            self.starting.push_back(request);
+            let waits = !timeout.is_zero();
+            let deadline = self.now + if waits { timeout } else { self.patience() };
+            self.requests
+                .insert(request, Pending::new(names, mode, deadline, waits));
         }
         self.start();
     }
@@ -159,8 +146,7 @@ impl Agent {
         match released {
             Some(Released::VotesReleased(lock)) => {
                 let until = self.now + self.setup.rules.voter_lease;
-                let quorums = self.groups.quorums(&lock.names);
-                self.unlocks.await_done(until, request, lock.asked, quorums);
+                self.unlocks.await_done(until, request, lock.asked);
             }
             Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
                 request,
@@ -175,15 +161,16 @@ impl Agent {
     /// Releases a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
     /// than [`pending_unlocks`](crate::rules::Rules::pending_unlocks) unlocks are pending. Returns `false`,
     /// without an answer, if there is no such lock.
-    pub fn try_unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
+    pub fn unlock_async(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
         let released = self.release(token);
         let existed = released.is_some();
         let accepted = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
         match released {
-            Some(Released::VotesReleased(_)) if !accepted => self
-                .unlocks
-                .await_accepted(self.now + self.setup.rules.voter_lease, request),
+            Some(Released::VotesReleased(_)) if !accepted => {
+                self.unlocks
+                    .await_accepted(self.now + self.setup.rules.voter_lease, request);
+            }
             Some(_) => self.out.push(AgentOutput::Accepted { request }),
             None => {}
         }
@@ -196,23 +183,18 @@ impl Agent {
     /// that are not connected are not reached.
     pub fn revoke(&mut self, now: Time, name: Name) {
         self.advance(now);
-        self.enqueue(self.groups.group(&name), &Op::Revoke { name });
+        self.enqueue(self.setup.members.iter().collect(), &Op::Revoke { name });
         self.start();
     }
 
     /// A member is connected now.
     pub fn up(&mut self, now: Time, member: Member) {
         self.advance(now);
-        let Some(peer) = self.peers.get_mut(member.place()) else {
-            return;
-        };
-        if !peer.connected {
-            peer.connected = true;
-            peer.lose();
-            peer.next_batch = self.now;
-            // It may have restarted.
-            self.replace_votes_of(member);
-            self.group_the_connected();
+        let link = &mut self.links[member.place()];
+        if !link.connected {
+            link.connected = true;
+            link.lose();
+            link.next_batch = self.now;
         }
         self.start();
     }
@@ -220,15 +202,10 @@ impl Agent {
     /// A member is disconnected now. Its votes count until their lease expires.
     pub fn down(&mut self, now: Time, member: Member) {
         self.advance(now);
-        let Some(peer) = self.peers.get_mut(member.place()) else {
-            return;
-        };
-        peer.connected = false;
-        peer.silent = false;
-        peer.lose();
-        self.group_the_connected();
-        self.replace_votes_of(member);
-        self.leave_voter(member);
+        let link = &mut self.links[member.place()];
+        link.connected = false;
+        link.silent = false;
+        link.lose();
         self.start();
     }
 
@@ -248,59 +225,67 @@ impl Agent {
             Frame::Notice(notice) => self.notice(from, notice),
             Frame::Ack(_) | Frame::Batch(_) | Frame::Floor(_) => {}
         }
+        // A lock may have lost a vote.
+        self.advance(now);
         self.start();
     }
 
-    /// Time has passed. Call [`Agent::flush`] afterwards. If the time of many requests has come, only some are
-    /// handled, and [`Agent::deadline`] is not in the future.
+    /// Time has passed. Call [`Agent::flush`] afterwards. If many requests are to be handled, only some are, and
+    /// [`Agent::deadline`] is not in the future.
     pub fn tick(&mut self, now: Time) {
         self.advance(now);
-        for _ in 0..TIMERS_PER_TICK {
-            let first = self.timers.first().copied();
-            let Some((_, request)) = first.filter(|(at, _)| *at <= self.now) else {
-                break;
-            };
-            self.timer(request);
-            self.start();
-        }
         for member in self.setup.members.iter() {
-            let peer = &mut self.peers[member.place()];
-            let Some(flight) = &mut peer.flight else {
-                continue;
-            };
-            if flight.until <= self.now {
-                peer.lose();
-                peer.silent = true;
-                self.replace_votes_of(member);
-                self.ask_last(member, self.setup.rules.demotion);
-                self.leave_voter(member);
-            } else if flight.late_at.take_if(|at| *at <= self.now).is_some() {
-                self.pass_over(member);
+            let link = &mut self.links[member.place()];
+            if link
+                .flight
+                .as_ref()
+                .is_some_and(|flight| flight.until <= self.now)
+            {
+                link.lose();
+                link.silent = true;
             }
+        }
+        for _ in 0..TIMERS_PER_TICK {
+            let (why, first) = (self.refusal(), self.requests.first());
+            if let (Some(why), Some(request)) = (why, first) {
+                self.refuse(request, why);
+            } else if let Some(request) = self.requests.due(self.now) {
+                self.timer(request);
+            } else {
+                break;
+            }
+            self.start();
         }
         self.answer_unlocks();
         self.start();
     }
 
+    fn timer(&mut self, request: Request) {
+        let pending = self.requests.get(request).expect("it is pending");
+        if pending.deadline <= self.now {
+            self.refuse(request, Refusal::Timeout);
+        } else {
+            self.give_back(request);
+        }
+    }
+
     /// When to call [`Agent::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        let peers = peers.filter(|(_, peer)| peer.connected);
-        let peers = peers
-            .map(|(member, peer)| match &peer.flight {
-                Some(flight) => flight
-                    .late_at
-                    .map_or(flight.until, |at| at.min(flight.until)),
-                None => self.speaks_at(member, peer),
-            })
-            .min();
-        let request = self.timers.first().map(|(at, _)| *at);
-        let locks = self.locks.deadline();
-        [peers, request, locks, self.unlocks.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let members = self.members_that(|link| link.connected).iter();
+        let links = members.map(|member| match &self.links[member.place()].flight {
+            Some(flight) => flight.until,
+            None => self.sends_at(member),
+        });
+        let refused = self.requests.first().and_then(|_| self.refusal());
+        let refused = refused.map(|_| Time::LONG_AGO);
+        let others = [
+            refused,
+            self.requests.deadline(),
+            self.locks.deadline(),
+            self.unlocks.deadline(),
+        ];
+        links.chain(others.into_iter().flatten()).min()
     }
 
     /// Creates a batch for each voter that has one due and no unanswered batch. Call it once when the mailbox is
@@ -308,21 +293,7 @@ impl Agent {
     pub fn flush(&mut self, now: Time) {
         self.advance(now);
         self.start();
-        let free = self.members_that(|peer| peer.connected && peer.flight.is_none());
-        let free = free.iter().filter(|member| !self.is_held_back(*member));
-        let free: MemberSet = free.collect();
-        let beats = |until| self.members_that(|peer| peer.next_batch <= until).and(free);
-        // If a heartbeat is due, the agent also sends those that are due soon: at rest, few steps serve all voters.
-        let early = match beats(self.now).is_empty() {
-            true => MemberSet::EMPTY,
-            false => beats(self.now + self.setup.rules.heartbeat / 2),
-        };
-        for member in free.iter() {
-            let peer = &self.peers[member.place()];
-            if early.contains(member) || self.speaks_at(member, peer) <= self.now {
-                self.send_batch(member);
-            }
-        }
+        self.send_batches();
     }
 
     /// Takes the outputs since the last call, oldest first.
@@ -333,8 +304,8 @@ impl Agent {
     /// Whether `token` is held at `now`: the result of [`Lease::holds`], for callers that have the agent itself.
     #[must_use]
     pub fn held(&self, token: Token, now: Time) -> bool {
-        self.standing_of(token)
-            .is_some_and(|standing| self.locks.lease.holds(standing, || now))
+        let standing = self.standing_of(token);
+        standing.is_some_and(|standing| self.locks.lease.holds(standing, || now))
     }
 
     /// The lease that decides about the standings of this agent's locks.
@@ -377,49 +348,62 @@ impl Agent {
             .collect()
     }
 
-    /// The locks and the requests for which a vote of `member` counts at `now`: for model checks.
+    /// The attempts for which a vote of `member` counts at `now`, of locks and of requests: for model checks.
     #[cfg(feature = "model")]
-    pub fn counting(&self, member: Member, now: Time) -> impl Iterator<Item = (&Names, Mode)> {
-        let counts = self.locks.lease.valid(member) > now;
-        let locks = self.locks.iter().map(|(_, lock)| {
-            let votes = lock.standing.votes();
-            (&lock.names, lock.mode, votes)
-        });
-        let requests = self.requests.values().filter_map(|pending| {
-            let votes = pending.attempt()?.yes;
-            Some((&pending.names, pending.mode, votes))
-        });
-        let all = locks.chain(requests);
-        let voted = all.filter(move |(_, _, votes)| counts && votes.contains(member));
-        voted.map(|(names, mode, _)| (names, mode))
+    pub fn counting(
+        &self,
+        member: Member,
+        now: Time,
+    ) -> impl Iterator<Item = (Token, &Names, Mode)> {
+        let valid = self.locks.lease.valid(member) > now;
+        let locks = self
+            .locks
+            .iter()
+            .filter(move |(_, lock)| lock.standing.counts(member, now));
+        let locks = locks.map(|(attempt, lock)| (*attempt, &lock.names, lock.mode));
+        let requests = self
+            .requests
+            .with_votes()
+            .filter(move |(_, asking)| asking.counts(member, now));
+        let requests =
+            requests.map(|(pending, asking)| (asking.token, &pending.names, pending.mode));
+        locks.chain(requests).filter(move |_| valid)
+    }
+
+    /// Whether `member` knows the locks that continue a vote of its earlier lifetime: for model checks. Until then its
+    /// votes are those of the earlier lifetime.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn has_settled(&self, member: Member) -> bool {
+        self.links[member.place()].settled
     }
 
     /// The state of each voter, in the order of the member list.
     pub fn status(&self) -> impl Iterator<Item = Status> + '_ {
-        self.setup
-            .members
-            .iter()
-            .zip(&self.peers)
-            .map(|(member, peer)| Status {
-                member,
-                connected: peer.connected,
-                answers: peer.answers,
-                session: peer.session,
-                valid: self.locks.lease.valid(member),
-            })
+        let members = self.setup.members.iter().zip(&self.links);
+        members.map(|(member, link)| Status {
+            member,
+            connected: link.connected,
+            answers: link.answers,
+            session: link.session,
+            settled: link.settled,
+            valid: self.locks.lease.valid(member),
+        })
     }
 
     /// The connected members whose voters missed an answer and have not answered in time since. [`Agent::tick`]
     /// detects them.
     #[must_use]
     pub fn silent(&self) -> MemberSet {
-        self.members_that(|peer| peer.silent)
+        self.members_that(|link| link.silent)
     }
 
-    /// How many partitions of names have a quorum of voters that answer, and how many partitions there are.
+    /// Whether a quorum of members votes for writers, as far as the agent knows. If not, no writer of this node is
+    /// granted a lock.
     #[must_use]
-    pub fn with_quorum(&self) -> (usize, usize) {
-        self.groups.with_quorum(self.members_that(Peer::ready))
+    pub fn has_quorum(&self) -> bool {
+        let voting = self.members_that(|link| link.ready() && link.state == VoterState::Voting);
+        voting.minus(self.differing).len() >= self.quorum()
     }
 
     /// The number of released locks whose unlock more than half of the members have not executed yet.
@@ -433,16 +417,22 @@ impl Agent {
     #[must_use]
     pub fn unlocks_arrived(&self) -> bool {
         let issued = self.unlocks.issued();
-        let mut answering = self.peers.iter().filter(|peer| peer.ready());
-        answering.all(|peer| peer.executed(issued) >= issued)
+        let mut answering = self.links.iter().filter(|link| link.ready());
+        answering.all(|link| link.executed(issued) >= issued)
     }
 
     /// Whether there is no held lock, no request, and no waiting caller.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let nothing_asked =
-            self.requests.is_empty() && self.attempts.is_empty() && self.timers.is_empty();
-        nothing_asked && self.locks.is_empty() && self.queues.is_empty() && self.unlocks.is_empty()
+        self.requests.is_empty() && self.locks.is_empty() && self.unlocks.is_empty()
+    }
+
+    /// How long a try waits for votes: two of the longest round trips.
+    fn patience(&self) -> Duration {
+        let open = self.links.iter().filter(|link| link.is_open());
+        let longest = open.filter_map(|link| link.round_trip).max();
+        let round_trips = longest.unwrap_or_default() * 2;
+        round_trips.max(SHORTEST_TRY).min(self.setup.rules.attempt)
     }
 
     /// Advances the time and drops locks whose lease has expired.
@@ -457,108 +447,16 @@ impl Agent {
         }
     }
 
-    /// For [`ProtocolBug::LivingGroups`].
-    fn group_the_connected(&mut self) {
-        if self.setup.bugs.have(ProtocolBug::LivingGroups) {
-            let partitions = self.setup.rules.partitions;
-            self.groups = Groups::among(self.connected(), self.setup.members, partitions);
-        }
-    }
-
-    fn connected(&self) -> MemberSet {
-        self.members_that(|peer| peer.connected)
-    }
-
-    fn members_that(&self, which: impl Fn(&Peer) -> bool) -> MemberSet {
-        let peers = self.setup.members.iter().zip(&self.peers);
-        peers
-            .filter(|(_, peer)| which(peer))
-            .map(|(member, _)| member)
-            .collect()
-    }
-
-    /// Queues `op` for those `members` that are connected and have a session.
-    fn enqueue(&mut self, members: MemberSet, op: &Op) {
-        let issued = self.unlocks.issued();
-        for member in members.iter() {
-            self.peers[member.place()].push(op.clone(), issued);
-        }
-    }
-
-    /// Removes a lock from the table, then queues its unlocks. Returns the lock, if it was in the table.
-    fn give_up(&mut self, attempt: Token) -> Option<HeldLock> {
-        let lock = self.locks.remove(attempt)?;
-        if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
-            lock.standing.set(MemberSet::EMPTY);
-        }
-        self.unlocks.issue();
-        self.enqueue(
-            lock.asked,
-            &Op::Unlock {
-                token: attempt,
-                fence: lock.last,
-            },
-        );
-        self.queues.remove(&lock.names, lock.mode);
-        self.next_in_queue(&lock.names);
-        self.count_unlocks();
-        Some(lock)
-    }
-
-    fn lost(&mut self, attempt: Token, why: Loss) {
-        let token = self.locks.token_of(attempt);
-        if self.give_up(attempt).is_some() {
-            self.out.push(AgentOutput::Lost { token, why });
-        }
-    }
-
-    fn at_risk(&mut self, attempt: Token) {
-        let token = self.locks.token_of(attempt);
-        self.out.push(AgentOutput::AtRisk { token });
-    }
-
-    /// Updates which unlocks the voters have executed, and answers callers that waited for it.
-    fn count_unlocks(&mut self) {
-        let issued = self.unlocks.issued();
-        let peers = self.peers.iter();
-        let mut reached: Vec<u64> = peers.map(|peer| peer.executed(issued)).collect();
-        reached.sort_unstable_by(|a, b| b.cmp(a));
-        self.unlocks.reached(reached[reached.len() / 2]);
-        self.answer_unlocks();
-    }
-
-    fn answer_unlocks(&mut self) {
-        let issued = self.unlocks.issued();
-        let peers = &self.peers;
-        let executed = |member: Member| peers[member.place()].executed(issued);
-        let unlocked = self.unlocks.unlocked(self.now, executed);
-        let unlocked = unlocked.into_iter();
-        self.out.extend(
-            unlocked.map(|(request, confirmed)| AgentOutput::Unlocked { request, confirmed }),
-        );
-        while let Some(request) = self
-            .unlocks
-            .accepted(self.now, self.setup.rules.pending_unlocks)
-        {
-            self.out.push(AgentOutput::Accepted { request });
-        }
-    }
-
     /// Makes all times relative to `now`: see [`Time::relative_to`].
     #[cfg(feature = "model")]
     pub fn rebase(&mut self, now: Time) {
         self.now = Time(0);
-        self.peers.iter_mut().for_each(|peer| peer.rebase(now));
-        self.requests
-            .values_mut()
-            .for_each(|pending| pending.rebase(now));
-        self.timers = self
-            .requests
-            .iter()
-            .map(|(request, pending)| (pending.timer(), *request))
-            .collect();
-        let attempt = self.setup.rules.attempt;
-        self.locks.rebase(now, self.setup.members.iter(), attempt);
+        let wait = self.setup.rules.wait;
+        self.links
+            .iter_mut()
+            .for_each(|link| link.rebase(now, wait));
+        self.requests.rebase(now);
+        self.locks.rebase(now);
         self.unlocks.rebase(now);
     }
 }

@@ -1,9 +1,11 @@
-//! Limits of the wire format, and list readers that check a limit before they allocate.
+//! The version and the limits of the wire format, and list readers that check a limit before they allocate.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
+/// The version of the format: the first byte of every frame.
+pub const VERSION: u8 = 1;
 /// The longest name, in bytes: enough for paths and URLs. A frame can carry [`MAX_NAMES`] names of this length.
 pub const MAX_NAME: usize = 1024;
 /// The most names of one lock.
@@ -12,8 +14,8 @@ pub const MAX_NAMES: usize = 64;
 pub const MAX_OPS: usize = 4096;
 /// The most tokens of one list: live tokens of a `Sync`, missing tokens, revoked tokens.
 pub const MAX_TOKENS: usize = 4096;
-/// The most hints, and the most recalls, of one notice.
-pub const MAX_HINTS: usize = 256;
+/// The most votes, and the most recalls, of one notice.
+pub const MAX_NOTICE: usize = 256;
 /// The most other agents that a `Mismatch` lists.
 pub const MAX_OTHERS: usize = 16;
 /// The highest fence. A higher one in a frame is an error.
@@ -94,8 +96,8 @@ bounded_lists! {
     live: MAX_TOKENS, Order::Ascending;
     missing: MAX_TOKENS, Order::Ascending;
     revoked: MAX_TOKENS, Order::Any;
-    hints: MAX_HINTS, Order::Any;
-    recalls: MAX_HINTS, Order::Any;
+    given: MAX_NOTICE, Order::Any;
+    recalls: MAX_NOTICE, Order::Any;
     others: MAX_OTHERS, Order::Any;
 }
 

@@ -43,8 +43,8 @@
 //!
 //!   op                                                       reply
 //!     00 lock     number token, mode, number clock,            00 yes        fence
-//!                 number first, flag wait, fence guess,        01 no         reason
-//!                 run, names                                   02 confirmed
+//!                 number first, flag wait, run, names          01 no         reason
+//!                                                              02 confirmed
 //!     01 confirm  number token, fence                          03 missing
 //!     02 assert   number token, mode, fence,                   04 synced     ascending missing
 //!                 flag continues, names
@@ -52,13 +52,13 @@
 //!     04 sync     number from, number to, ascending live
 //!     05 settled
 //!     06 revoke   name
-//!     07 bury     number agent
+//!     07 end agent     number agent
 //! ```
 //!
 //! - **F1** Each frame has exactly one encoding, and `decode` accepts no other: `decode(encode(f)) == f`, and
 //!   `encode(decode(b)) == b`.
-//! - **F2** `decode` allocates at most 56 bytes in total for each byte of a valid frame. A batch of one-byte
-//!   operations reaches this limit. For invalid input the limit is 83 bytes, because a nested count is trusted as
+//! - **F2** `decode` allocates at most 48 bytes in total for each byte of a valid frame. A batch of one-byte
+//!   operations reaches this limit. For invalid input the limit is 75 bytes, because a nested count is trusted as
 //!   long as enough bytes follow it. `decode` compares each count with its limit and with the bytes that are left
 //!   before it allocates.
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].
@@ -71,7 +71,7 @@ mod input;
 mod size;
 
 pub use crate::bounds::{
-    MAX_FENCE, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
+    MAX_FENCE, MAX_NAME, MAX_NAMES, MAX_NOTICE, MAX_OPS, MAX_OTHERS, MAX_TOKENS, VERSION,
 };
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
@@ -81,11 +81,8 @@ use input::Input;
 use postcard::ser_flavors::Flavor;
 use serde::Deserialize;
 
-/// The version of the format: the first byte of every frame.
-pub const VERSION: u8 = 1;
-
 /// The most bytes of a batch besides its operations.
-const BATCH_HEAD: usize = 70;
+const BATCH_HEAD: usize = 65;
 
 /// The longest batch, in bytes.
 ///

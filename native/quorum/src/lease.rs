@@ -6,8 +6,9 @@
 //!   Standing which voters voted for this lock         [ m0, m2 ]                                    one per lock
 //! ```
 //!
-//! A lock is held while a quorum of each group of its names has an expiry later than now. Only the agent sets expiries.
-//! Renewing 100,000 locks takes one write per voter.
+//! A lock is held while a quorum of its voters has an expiry later than now. Only the agent sets expiries. Renewing
+//! 100,000 locks takes one write per voter. Votes that were given unasked are *provisional* at first: they end at
+//! the time that the lock was granted with, if that is earlier.
 //!
 //! # Invariants
 //! - **L1** If `holds` returns `true`, there was a moment during the call at which a quorum of votes was valid.
@@ -16,8 +17,7 @@
 //!   The agent cannot undo this.
 //!
 //! L1 holds although votes, expiries and clock are read one after the other. The clock is read last, so an expiry later
-//! than that time was also later when it was read: that vote was valid then. (A voter of two groups is read twice. Both
-//! reads count only if they are later than the clock.) Between the reads of the votes and of the
+//! than that time was also later when it was read: that vote was valid then. Between the reads of the votes and of the
 //! expiries, a voter may have lost its vote for this lock and then got a new expiry for other votes. `holds` therefore
 //! reads the votes again, and starts over if they differ. If they are equal, each vote existed when its expiry was
 //! read: when a voter has lost a vote, the agent removes that vote before it stores the voter's next expiry (Release).
@@ -30,15 +30,14 @@
 //! each word, earlier than any expiry. A new expiry only replaces a value that is not final. Both are atomic
 //! exchanges of one word, so one comes first, and the word is final after both. `holds` needs no additional read.
 
-use crate::groups::Quorums;
-use crate::members::{Member, MemberSet, MAX_MEMBERS, MAX_REPLICAS};
+use crate::members::{Member, MemberSet, MAX_MEMBERS};
 use crate::sync::{pause, AtomicI64, AtomicU64, Ordering};
 use crate::time::Time;
 use std::array;
 use std::hash::{Hash, Hasher};
 
 /// The final value of a word: see L3. It is earlier than any expiry.
-const ENDED: i64 = Time::NEVER.0;
+const ENDED: i64 = Time::LONG_AGO.0;
 /// The earliest expiry.
 const NONE: Time = Time(ENDED + 1);
 
@@ -51,8 +50,11 @@ pub struct Lease {
 /// The voters of one lock.
 #[derive(Debug)]
 pub struct Standing {
+    /// The votes, one bit for each member, and which of them are provisional, in the upper half.
     votes: AtomicU64,
-    quorums: Quorums,
+    /// When the provisional votes end.
+    end: Time,
+    quorum: usize,
 }
 
 impl Lease {
@@ -67,9 +69,9 @@ impl Lease {
     /// repeats if the votes change during the call.
     pub fn holds(&self, lock: &Standing, clock: impl FnOnce() -> Time) -> bool {
         loop {
-            let votes = lock.votes();
-            let until = self.until(votes, &lock.quorums);
-            if lock.votes() == votes {
+            let word = lock.word();
+            let until = self.until_of(lock, word);
+            if lock.word() == word {
                 return until > clock();
             }
             pause();
@@ -104,40 +106,120 @@ impl Lease {
         }
     }
 
-    /// The time from which the valid ones of `votes` are no quorum in some group, unless they are renewed.
-    pub(crate) fn until(&self, votes: MemberSet, quorums: &Quorums) -> Time {
-        let in_group = |group: &MemberSet| {
-            let mut times = [Time::NEVER; MAX_REPLICAS];
-            for (time, member) in times.iter_mut().zip(votes.and(*group).iter()) {
-                *time = self.valid(member);
+    /// The time from which the valid ones of `votes` are no quorum, unless they are renewed.
+    pub(crate) fn until(&self, votes: MemberSet, quorum: usize) -> Time {
+        self.nth(votes, quorum, |member| self.valid(member))
+    }
+
+    fn until_of(&self, lock: &Standing, word: u64) -> Time {
+        let (votes, provisional) = split(word);
+        if provisional.is_empty() {
+            return self.until(votes, lock.quorum);
+        }
+        self.nth(votes, lock.quorum, |member| {
+            match provisional.contains(member) {
+                true => self.valid(member).min(lock.end),
+                false => self.valid(member),
             }
-            times.sort_unstable_by(|a, b| b.cmp(a));
-            times[quorums.size() - 1]
-        };
-        let groups = quorums.groups().iter().map(in_group);
-        groups.min().unwrap_or(Time::NEVER)
+        })
+    }
+
+    /// The time of place `quorum` of `votes`, the latest first.
+    fn nth(&self, votes: MemberSet, quorum: usize, time: impl Fn(Member) -> Time) -> Time {
+        let mut times = [Time::LONG_AGO; MAX_MEMBERS];
+        for (place, member) in times.iter_mut().zip(votes.iter()) {
+            *place = time(member);
+        }
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        times[quorum - 1]
     }
 }
 
+/// The votes of a word, and which of them are provisional.
+fn split(word: u64) -> (MemberSet, MemberSet) {
+    let half = |bits: u64| MemberSet::from_bits(bits & u64::from(u32::MAX));
+    (half(word), half(word >> 32))
+}
+
+fn joined(votes: MemberSet, provisional: MemberSet) -> u64 {
+    votes.bits() | provisional.and(votes).bits() << 32
+}
+
 impl Standing {
-    pub(crate) fn new(votes: MemberSet, quorums: Quorums) -> Standing {
+    #[cfg(test)]
+    pub(crate) fn new(votes: MemberSet, quorum: usize) -> Standing {
+        Standing::with(votes, quorum, (MemberSet::EMPTY, Time(i64::MAX)))
+    }
+
+    /// Some of the votes are provisional until `end`.
+    pub(crate) fn with(
+        votes: MemberSet,
+        quorum: usize,
+        (provisional, end): (MemberSet, Time),
+    ) -> Standing {
         Standing {
-            votes: AtomicU64::new(votes.bits()),
-            quorums,
+            votes: AtomicU64::new(joined(votes, provisional)),
+            end,
+            quorum,
         }
     }
 
-    /// The current votes. Only the agent changes them.
+    /// The current votes, also provisional ones. Only the agent changes them.
     pub(crate) fn votes(&self) -> MemberSet {
-        MemberSet::from_bits(self.votes.load(Ordering::Relaxed))
+        split(self.word()).0
     }
 
-    pub(crate) fn quorums(&self) -> &Quorums {
-        &self.quorums
+    pub(crate) fn provisional(&self) -> MemberSet {
+        split(self.word()).1
     }
 
+    /// When the provisional votes end, if there are any.
+    pub(crate) fn end(&self) -> Option<Time> {
+        (!self.provisional().is_empty()).then_some(self.end)
+    }
+
+    pub(crate) fn quorum(&self) -> usize {
+        self.quorum
+    }
+
+    /// Removes all votes that are not in `votes`, and adds the others.
     pub(crate) fn set(&self, votes: MemberSet) {
-        self.votes.store(votes.bits(), Ordering::Relaxed);
+        self.store(votes, self.provisional());
+    }
+
+    /// Adds a vote, or makes a provisional one the same as others.
+    pub(crate) fn confirm(&self, member: Member) {
+        let (votes, provisional) = split(self.word());
+        self.store(votes.with(member), provisional.without(member));
+    }
+
+    fn word(&self) -> u64 {
+        self.votes.load(Ordering::Acquire)
+    }
+
+    fn store(&self, votes: MemberSet, provisional: MemberSet) {
+        self.votes
+            .store(joined(votes, provisional), Ordering::Release);
+    }
+
+    /// Whether the vote of `member` counts at `now`, if its lease does: for model checks.
+    #[cfg(feature = "model")]
+    pub(crate) fn counts(&self, member: Member, now: Time) -> bool {
+        let (votes, provisional) = split(self.word());
+        let ends = provisional.contains(member) && self.end().is_some_and(|end| end <= now);
+        votes.contains(member) && !ends
+    }
+
+    /// Makes the end relative to `now`: see [`Time::relative_to`].
+    #[cfg(feature = "model")]
+    pub(crate) fn rebased(&self, now: Time) -> Standing {
+        let end = self
+            .end()
+            .map_or(Time(i64::MAX), |end| end.relative_to(now));
+        Standing {
+            end,
+            ..Standing::clone(self)
+        }
     }
 }
 
@@ -154,10 +236,8 @@ impl Clone for Lease {
 
 impl PartialEq for Lease {
     fn eq(&self, other: &Lease) -> bool {
-        let pairs = self.valid.iter().zip(&other.valid);
-        pairs
-            .into_iter()
-            .all(|(a, b)| a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed))
+        let mut pairs = self.valid.iter().zip(&other.valid);
+        pairs.all(|(a, b)| a.load(Ordering::Relaxed) == b.load(Ordering::Relaxed))
     }
 }
 
@@ -173,13 +253,18 @@ impl Hash for Lease {
 
 impl Clone for Standing {
     fn clone(&self) -> Standing {
-        Standing::new(self.votes(), self.quorums.clone())
+        Standing {
+            votes: AtomicU64::new(self.word()),
+            end: self.end,
+            quorum: self.quorum,
+        }
     }
 }
 
 impl PartialEq for Standing {
     fn eq(&self, other: &Standing) -> bool {
-        (self.votes(), &self.quorums) == (other.votes(), &other.quorums)
+        let parts = |lock: &Standing| (lock.word(), lock.end(), lock.quorum);
+        parts(self) == parts(other)
     }
 }
 
@@ -187,7 +272,7 @@ impl Eq for Standing {}
 
 impl Hash for Standing {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.votes(), &self.quorums).hash(state);
+        (self.word(), self.end(), self.quorum).hash(state);
     }
 }
 
@@ -195,11 +280,6 @@ impl Hash for Standing {
 mod models {
     use super::*;
     use loom::sync::Arc;
-
-    fn lock_of(votes: MemberSet, quorum: usize) -> Standing {
-        let group = MemberSet::from_bits(0b111);
-        Standing::new(votes, Quorums::new([group].into(), quorum))
-    }
 
     fn member(place: usize) -> Member {
         Member::at(place).unwrap()
@@ -214,7 +294,7 @@ mod models {
             let [kept, lapsed] = [member(0), member(1)];
             lease.set(kept, Time(100));
             lease.set(lapsed, Time(5));
-            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(kept).with(lapsed), 2));
+            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(kept).with(lapsed), 2));
             let agent = {
                 let (lease, lock) = (Arc::clone(&lease), Arc::clone(&lock));
                 loom::thread::spawn(move || {
@@ -233,7 +313,7 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
-            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(member(0)), 1));
+            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(member(0)), 1));
             let withdrawn = Arc::new(AtomicU64::new(0));
             let agent = {
                 let (lock, withdrawn) = (Arc::clone(&lock), Arc::clone(&withdrawn));
@@ -255,7 +335,7 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             lease.set(member(0), Time(100));
-            let lock = lock_of(MemberSet::EMPTY.with(member(0)), 1);
+            let lock = Standing::new(MemberSet::EMPTY.with(member(0)), 1);
             let agent = {
                 let lease = Arc::clone(&lease);
                 loom::thread::spawn(move || lease.set(member(0), Time(200)))
@@ -282,7 +362,10 @@ mod models {
         loom::model(|| {
             let lease = Arc::new(Lease::new());
             (0..3).for_each(|place| lease.set(member(place), Time(100)));
-            let lock = Arc::new(lock_of(MemberSet::EMPTY.with(member(0)).with(member(1)), 2));
+            let lock = Arc::new(Standing::new(
+                MemberSet::EMPTY.with(member(0)).with(member(1)),
+                2,
+            ));
             let agent = {
                 let lock = Arc::clone(&lock);
                 loom::thread::spawn(move || lock.set(lock.votes().with(member(2))))
@@ -298,38 +381,34 @@ mod models {
 mod tests {
     use super::*;
 
-    fn quorums(size: usize) -> Quorums {
-        Quorums::new([MemberSet::from_bits(0b111)].into(), size)
-    }
-
-    fn lock_of(votes: MemberSet, quorum: usize) -> Standing {
-        Standing::new(votes, quorums(quorum))
-    }
-
-    /// The votes are a quorum of each group, or the lock is not held.
+    /// A provisional vote counts until it ends, or as any other when it is confirmed.
     #[test]
-    fn a_lock_of_two_groups_needs_both_quorums() {
+    fn provisional_votes_end_earlier() {
         let lease = Lease::new();
-        let groups = [0b0_0111, 0b1_1100].map(MemberSet::from_bits);
-        let both = Quorums::new(groups.into(), 2);
-        let lock = Standing::new(MemberSet::from_bits(0b0_1110), both);
-        for (place, until) in [(1, 30), (2, 20), (3, 10)] {
-            lease.set(Member::at(place).unwrap(), Time(until));
-        }
-        assert_eq!(lease.until(lock.votes(), lock.quorums()), Time(10));
-        assert!(lease.holds(&lock, || Time(9)) && !lease.holds(&lock, || Time(10)));
-        lock.set(MemberSet::from_bits(0b0_0110));
-        assert!(
-            !lease.holds(&lock, || Time(9)),
-            "one vote of the second group"
-        );
+        let voters: Vec<Member> = (0..3).filter_map(Member::at).collect();
+        voters.iter().for_each(|voter| lease.set(*voter, Time(100)));
+        let votes = MemberSet::EMPTY.with(voters[0]).with(voters[1]);
+        let lock = |end| Standing::with(votes, 2, (MemberSet::EMPTY.with(voters[1]), Time(end)));
+        let first = lock(20);
+        assert!(lease.holds(&first, || Time(19)) && !lease.holds(&first, || Time(20)));
+        assert_eq!(first.end(), Some(Time(20)));
+        // A third vote replaces it.
+        first.confirm(voters[2]);
+        assert!(lease.holds(&first, || Time(99)) && !lease.holds(&first, || Time(100)));
+        first.set(votes);
+        assert!(!lease.holds(&first, || Time(20)));
+        first.confirm(voters[1]);
+        assert!(lease.holds(&first, || Time(99)) && first.end().is_none());
+        // An end after the lease does not extend it.
+        let late = lock(500);
+        assert!(lease.holds(&late, || Time(99)) && !lease.holds(&late, || Time(100)));
     }
 
     #[test]
     fn a_quorum_of_valid_votes_holds() {
         let lease = Lease::new();
         let voters: Vec<Member> = (0..3).filter_map(Member::at).collect();
-        let lock = lock_of(voters.iter().copied().collect(), 2);
+        let lock = Standing::new(voters.iter().copied().collect(), 2);
         assert!(!lease.holds(&lock, || Time(0)));
         for (place, voter) in voters.iter().enumerate() {
             lease.set(*voter, Time(10 * (place as i64 + 1)));
@@ -339,13 +418,13 @@ mod tests {
             !lease.holds(&lock, || Time(20)),
             "a vote is valid before its expiry, not at it"
         );
-        assert_eq!(lease.until(lock.votes(), &quorums(2)), Time(20));
+        assert_eq!(lease.until(lock.votes(), 2), Time(20));
         lock.set(lock.votes().without(voters[2]));
         assert!(lease.holds(&lock, || Time(9)));
         assert!(!lease.holds(&lock, || Time(10)));
         assert_eq!(
-            lease.until(lock.votes(), &quorums(3)),
-            Time::NEVER,
+            lease.until(lock.votes(), 3),
+            Time::LONG_AGO,
             "two votes never reach a quorum of three"
         );
     }
@@ -355,7 +434,7 @@ mod tests {
     #[test]
     fn l1_a_vote_that_comes_after_the_clock_was_read_does_not_count() {
         let lease = Lease::new();
-        let lock = lock_of(MemberSet::from_bits(0b11), 2);
+        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
         let [expiring, late] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
         lease.set(expiring, Time(20));
         let clock = || {
@@ -368,33 +447,33 @@ mod tests {
     #[test]
     fn an_ended_lease_stays_ended() {
         let lease = Lease::new();
-        let lock = lock_of(MemberSet::from_bits(0b11), 2);
+        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
         let [one, other] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
         lease.set(one, Time(10));
         lease.set(other, Time(10));
         assert!(lease.holds(&lock, || Time(5)));
         lease.end();
         assert!(!lease.holds(&lock, || Time(5)));
-        for until in [Time(20), Time(i64::MAX), Time::NEVER, Time(20)] {
+        for until in [Time(20), Time(i64::MAX), Time::LONG_AGO, Time(20)] {
             lease.set(one, until);
             lease.set(other, until);
             assert!(!lease.holds(&lock, || Time(i64::MIN)), "{until:?}");
         }
-        assert_eq!(lease.until(lock.votes(), &quorums(2)), Time::NEVER);
+        assert_eq!(lease.until(lock.votes(), 2), Time::LONG_AGO);
     }
 
     #[test]
     fn no_expiry_ends_a_lease() {
         let lease = Lease::new();
         let voter = Member::at(0).unwrap();
-        lease.set(voter, Time::NEVER);
+        lease.set(voter, Time::LONG_AGO);
         lease.set(voter, Time(10));
         assert_eq!(lease.valid(voter), Time(10));
     }
 
     #[test]
     fn a_copy_is_independent() {
-        let (lease, lock) = (Lease::new(), lock_of(MemberSet::from_bits(1), 1));
+        let (lease, lock) = (Lease::new(), Standing::new(MemberSet::from_bits(1), 1));
         let (other, copy) = (lease.clone(), lock.clone());
         assert!(other == lease && copy == lock);
         lease.set(Member::at(0).unwrap(), Time(10));

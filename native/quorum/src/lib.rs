@@ -4,26 +4,23 @@
 //!
 //! ```text
 //!   agent.rs     locks for the processes of its node     voter.rs     votes for names
-//!     queues       queues of this node's requests          leases       the lease and the votes of each agent
-//!     asking       from a request to a lock                names        holders and queue of each name
-//!     sequencer    which voters are asked, and in          floors       fences of forgotten names
-//!                  which order                             ops          executes the operations of a batch
-//!     replacing    other voters for those that are sick    lives        decides whether the state file is old
-//!     request      state of one request                    learning     decides when lost fences are recovered
-//!     passing      passes a lock on within the node        recovery     asks other voters for both
-//!     exchange     batches and their answers               pace         fences never outrun the clock
-//!     peer         what one voter was sent
-//!     locks        held locks and their leases
-//!     spare        votes beyond the quorum
-//!     unlocks      unlocks that voters have executed
+//!     exchange     batches and their answers               ops          executes the operations of a batch
+//!     asking       from a request to a lock and its end    granting     gives votes, asked or unasked
+//!     passing      passes a lock on within the node        names        holders and queue of each name
+//!     request      the votes of one request                leases       the lease and the votes of each agent
+//!     requests     all requests, and their queues          floors       fences of forgotten names
+//!     locks        held locks and their leases             mark, guests what is stored: of fences, of clients
+//!     link         what one voter was sent                 lives        decides whether the state file is old
+//!     unlocks      unlocks that voters have executed       learning     decides when lost fences are recovered
+//!                    |                                     recovery     asks other voters for both
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
 //!      is a lock held? for any thread
 //! ```
 //!
-//! `members.rs` defines the member list, `groups.rs` which members vote for a name, `rules.rs` the constants, `time.rs`
-//! the time that callers pass in, `bounds.rs` the limits of frames. `protocol_bug.rs` lists protocol bugs that a model
-//! can enable; in other builds each check is the constant `false`.
+//! `members.rs` defines the member list, `rules.rs` the constants, `time.rs` the time that callers pass in, `bounds.rs`
+//! the limits of frames. `protocol_bug.rs` lists protocol bugs that a model can enable; in other builds each check is
+//! the constant `false`.
 //!
 //! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read
 //! `message.rs`, `voter.rs` and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
@@ -44,14 +41,14 @@
 //! let (members, rules, bugs) = (Members::new(1).unwrap(), Rules::default(), ProtocolBugs::NONE);
 //! let me = Member::at(0).unwrap();
 //! let now = Time(0);
-//! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1), seed: 1 }, now);
-//! let quarantine = rules.quarantine;
-//! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false, paced: false };
+//! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1) }, now);
+//! let quarantine = rules.voter_lease;
+//! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false };
 //! let lifetime = Lifetime::new(1, 2);
-//! let conflicted = false;
-//! let knows_clients = true;
-//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, knows_clients, conflicted };
-//! let mut voter = Voter::new(setup, &[], now);
+//! let misconfigured = false;
+//! let guests = false;
+//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, guests, misconfigured };
+//! let mut voter = Voter::new(setup, now);
 //!
 //! agent.up(now, me);
 //! agent.lock(now, Request(1), Name::new(b"x").unwrap().into(), Mode::Write, Duration::from_secs(5));
@@ -81,7 +78,6 @@
 pub mod agent;
 mod bounds;
 pub mod frame;
-pub mod groups;
 pub mod lease;
 pub mod members;
 pub mod message;

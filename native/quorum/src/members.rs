@@ -5,10 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The most members of a cluster. A set of members fits into one word.
-pub const MAX_MEMBERS: usize = 64;
-
-/// The most members that vote for a name: with more, each lock costs more and is hardly more available.
-pub const MAX_REPLICAS: usize = 5;
+pub const MAX_MEMBERS: usize = 16;
 
 /// A member, by its index in the member list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -176,68 +173,44 @@ impl FromIterator<Member> for MemberSet {
 
 /// The member list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Members {
-    count: u8,
-    replicas: u8,
-}
+pub struct Members(u8);
 
 impl Members {
-    /// A list of `count` members with the default number of replicas: all members, at most [`MAX_REPLICAS`]. `None` if
-    /// `count` is not in 1..=[`MAX_MEMBERS`].
+    /// A list of `count` members. `None` if `count` is not in 1..=[`MAX_MEMBERS`].
     #[must_use]
     pub fn new(count: usize) -> Option<Members> {
-        (1..=MAX_MEMBERS).contains(&count).then_some(Members {
-            count: count as u8,
-            replicas: count.min(MAX_REPLICAS) as u8,
-        })
-    }
-
-    /// The same list, where this many members vote for each name. `None` if there are not that many, or if it is not in
-    /// 1..=[`MAX_REPLICAS`].
-    #[must_use]
-    pub fn with_replicas(self, replicas: usize) -> Option<Members> {
-        let most = self.count().min(MAX_REPLICAS);
-        (1..=most).contains(&replicas).then_some(Members {
-            replicas: replicas as u8,
-            ..self
-        })
-    }
-
-    /// How many members vote for each name.
-    #[must_use]
-    pub fn replicas(self) -> usize {
-        usize::from(self.replicas)
+        (1..=MAX_MEMBERS)
+            .contains(&count)
+            .then_some(Members(count as u8))
     }
 
     /// The number of members.
     #[must_use]
     pub fn count(self) -> usize {
-        usize::from(self.count)
+        usize::from(self.0)
     }
 
     /// Iterates over all members in the order of the list.
     pub fn iter(self) -> impl Iterator<Item = Member> {
-        (0..self.count).map(Member)
+        (0..self.0).map(Member)
     }
 
     /// Whether `member` is in the list.
     #[must_use]
     pub fn contains(self, member: Member) -> bool {
-        member.0 < self.count
+        member.0 < self.0
     }
 
-    /// How many votes of each group a lock needs, for a reader or a writer. Any two sets of this size have a member in
-    /// common.
+    /// How many votes a lock needs, for a reader or a writer. Any two sets of this size have a member in common.
     #[must_use]
     pub fn quorum(self) -> usize {
-        self.replicas() / 2 + 1
+        self.count() / 2 + 1
     }
 
-    /// The smallest number of voters of a group such that any set of that many has a member in common with every
-    /// quorum.
+    /// The smallest number of members such that any set of that many has a member in common with every quorum.
     #[must_use]
     pub fn co_quorum(self) -> usize {
-        self.replicas() - self.quorum() + 1
+        self.count() - self.quorum() + 1
     }
 }
 
@@ -249,42 +222,29 @@ mod tests {
     fn quorums_intersect_each_other_and_co_quorums() {
         for count in 1..=MAX_MEMBERS {
             let members = Members::new(count).unwrap();
-            let replicas = members.replicas();
-            assert_eq!(replicas, count.min(MAX_REPLICAS));
-            assert!(2 * members.quorum() > replicas);
+            assert!(2 * members.quorum() > count);
             assert!(
-                2 * (members.quorum() - 1) <= replicas,
-                "a smaller quorum would be enough for {replicas} voters"
+                2 * (members.quorum() - 1) <= count,
+                "a smaller quorum would be enough for {count}"
             );
-            assert_eq!(members.quorum() + members.co_quorum(), replicas + 1);
+            assert_eq!(members.quorum() + members.co_quorum(), count + 1);
         }
     }
 
     #[test]
-    fn a_list_has_one_to_64_members() {
+    fn a_list_has_one_to_16_members() {
         assert_eq!(Members::new(0), None);
-        assert_eq!(Members::new(65), None);
-        let members = Members::new(64).unwrap();
-        assert_eq!(members.iter().collect::<MemberSet>().bits(), u64::MAX);
-        assert_eq!(Member::at(64), None);
-    }
-
-    #[test]
-    fn at_most_all_members_vote() {
-        let members = Members::new(4).unwrap();
-        for (replicas, possible) in [(0, false), (1, true), (3, true), (4, true), (5, false)] {
-            assert_eq!(members.with_replicas(replicas).is_some(), possible);
-        }
+        assert_eq!(Members::new(17), None);
         let members = Members::new(16).unwrap();
-        assert_eq!(members.with_replicas(3).map(Members::quorum), Some(2));
-        assert_eq!(members.with_replicas(6), None);
+        assert_eq!(members.iter().collect::<MemberSet>().bits(), 0xffff);
+        assert_eq!(Member::at(16), None);
     }
 
     #[test]
     fn set_operations() {
-        let [a, b] = [Member(0), Member(63)];
+        let [a, b] = [Member(0), Member(15)];
         let both: MemberSet = [a, b].into_iter().collect();
-        assert_eq!((both.len(), both.bits()), (2, 1 << 63 | 1));
+        assert_eq!((both.len(), both.bits()), (2, 1 << 15 | 1));
         assert_eq!(both.iter().collect::<Vec<_>>(), [a, b]);
         assert_eq!(both.without(a), MemberSet::EMPTY.with(b));
         assert_eq!(

@@ -4,7 +4,7 @@
 //!          agent                         voter
 //!            | -- Batch: operations, stamp -> |   at most one unanswered to each voter
 //!            | <- Ack: a reply for each ----- |
-//!            | <- Notice: hints, recalls ---- |   unrequested and not answered; a lost one only costs time
+//!            | <- Notice: votes, recalls ---- |   unrequested and not answered; a lost one only costs time
 //!                                 voter -- Ask, Answer --> voter    after a restart: which life of mine do you know,
 //!                                                                   and what is your highest fence?
 //! ```
@@ -131,16 +131,15 @@ pub enum Op {
         /// The `token` of the request's [`Priority`].
         first: Token,
         /// Whether the request queues if it cannot get the vote now. It keeps its position until it gets the vote, is
-        /// unlocked, has not asked again for [`wait`](crate::rules::Rules::wait), or the agent's lease ends.
+        /// unlocked, its node is disconnected, or the agent's lease ends.
         wait: bool,
-        /// The fence that a writer proposes, so that all voters return the same one.
-        guess: Fence,
         /// How many consecutive fences a writer takes: one for each lock that these votes may serve.
         run: NonZeroU16,
         /// The names to lock.
         names: Names,
     },
-    /// Sets the agreed fence of a vote. The answer is [`Reply::Confirmed`] or [`Reply::Missing`].
+    /// Confirms a vote, and raises its fence to this one if the voter's mark covers it. The answer is [`Reply::Yes`] or
+    /// [`Reply::Missing`].
     Confirm {
         /// The vote.
         token: Token,
@@ -191,7 +190,7 @@ pub enum Op {
     },
     /// An earlier agent of this node is dead: removes its votes and queue positions. Only the answer to a
     /// [`Verdict::Mismatch`] contains it: that a message made the round trip proves which agent is alive. Not answered.
-    Bury {
+    EndAgent {
         /// The dead agent.
         agent: Lifetime,
     },
@@ -200,9 +199,9 @@ pub enum Op {
 /// Why a voter rejected a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// Another request has the vote, or an older one waits for it. The request does not wait.
+    /// Another request has the vote, or an older one waits for it, and this one does not wait.
     Busy,
-    /// The same, and the request has a queue position now. A hint follows when it can get the vote.
+    /// The request has a queue position now. The voter gives its vote as soon as it can.
     Queued,
     /// The voter is in quarantine.
     Quarantine,
@@ -211,15 +210,11 @@ pub enum Reason {
     /// The fence is above the stored mark, and the voter is storing a higher mark. Or the agent is that of a client,
     /// and the voter is storing that it may have votes. Or the fences are exhausted, after 2^62.
     Storing,
-    /// The voter is in no group of one of the names.
-    NotMine,
-    /// The agent is that of a client, and has too many votes or queue positions, or there are too many clients.
-    Limit,
     /// Members have different lists of members, so the voter grants nothing new.
-    Conflicted,
+    Misconfigured,
 }
 
-/// Whether a voter grants votes. Each answer and notice says it, so agents ask the voters that do.
+/// Whether a voter grants votes. Each answer and notice says it, so agents know whether a quorum does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VoterState {
     /// It votes.
@@ -231,25 +226,22 @@ pub enum VoterState {
     /// It votes for readers only: it waits until a mark for more fences is stored.
     NoStore,
     /// Members have different lists of members.
-    Conflicted,
+    Misconfigured,
 }
 
 /// What each answer and notice of a voter says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct VoterNews {
+pub struct VoterStatus {
     /// The highest clock that the voter has received: see [`Priority`].
     pub clock: u64,
     /// Whether it votes.
     pub state: VoterState,
-    /// The most operations of the agent's next batch. It may have as many bytes as the same share of
-    /// [`BATCH_BYTES`](crate::frame::BATCH_BYTES).
-    pub credit: u16,
 }
 
 /// A voter's reply to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reply {
-    /// The vote is granted, or was granted before.
+    /// The vote is given, or was given before.
     Yes {
         /// The highest fence of the names. For a writer, the last fence of a run in which each fence is new at this
         /// voter.
@@ -260,8 +252,6 @@ pub enum Reply {
         /// The reason.
         reason: Reason,
     },
-    /// The voter has recorded the fence.
-    Confirmed,
     /// The voter has no such vote.
     Missing,
     /// The tokens of `live` that have no vote at this voter.
@@ -285,8 +275,6 @@ pub struct Batch {
     pub stamp: Time,
     /// The highest clock that the agent has received or given: see [`Priority`].
     pub clock: u64,
-    /// The smoothed time from a batch to its answer, in microseconds, as the agent measured it. 0 before the first.
-    pub srtt_us: u32,
     /// The operations. A heartbeat has none.
     #[serde(deserialize_with = "bounds::ops")]
     pub ops: Vec<Op>,
@@ -296,7 +284,7 @@ pub struct Batch {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ack {
     /// The state of the voter.
-    pub news: VoterNews,
+    pub status: VoterStatus,
     /// The lifetime of the agent that sent the batch.
     pub agent: Lifetime,
     /// The agent's session at the voter. Generation 0 means no session.
@@ -329,7 +317,7 @@ pub enum Verdict {
         /// The session of the batch.
         named: Option<Session>,
         /// Other agents of the same node that have votes or queue positions here. The agent that receives this is
-        /// alive, so they are dead, and it answers [`Op::Bury`].
+        /// alive, so they are dead, and it answers [`Op::EndAgent`].
         #[serde(deserialize_with = "bounds::others")]
         others: Vec<Lifetime>,
     },
@@ -346,12 +334,6 @@ impl Digest {
     #[must_use]
     pub fn with(self, token: Token) -> Digest {
         Digest(self.0.wrapping_add(scatter(token.0)))
-    }
-
-    /// The digest of the tokens of both.
-    #[must_use]
-    pub fn plus(self, other: Digest) -> Digest {
-        Digest(self.0.wrapping_add(other.0))
     }
 
     /// The digest after `token` is removed.
@@ -381,25 +363,36 @@ pub struct Recall {
     pub mode: Mode,
 }
 
+/// A vote that a voter gives unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Given {
+    /// The request.
+    pub token: Token,
+    /// As in [`Reply::Yes`].
+    pub fence: Fence,
+}
+
 /// An unrequested message from a voter to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Notice {
     /// The state of the voter.
-    pub news: VoterNews,
+    pub status: VoterStatus,
     /// The voter's lifetime. An agent that knows another lifetime of the voter sends a batch, and learns its new
     /// session from the answer.
     pub voter: Lifetime,
     /// The lease of the agent that the tokens belong to. An earlier agent of the node may have had the same tokens. 0
     /// if there are none.
     pub generation: Generation,
-    /// Requests of the receiving agent that can get the vote now.
-    #[serde(deserialize_with = "bounds::hints")]
-    pub hints: Vec<Token>,
+    /// The number of the agent's last batch that the voter has executed: the given votes count from when it was sent.
+    pub seq: u64,
+    /// Votes for waiting requests of the receiving agent.
+    #[serde(deserialize_with = "bounds::given")]
+    pub given: Vec<Given>,
     /// Votes of the receiving agent that others wait for.
     #[serde(deserialize_with = "bounds::recalls")]
     pub recalls: Vec<Recall>,
-    /// Whether the agent should send a batch now, because the answer contains news for it.
-    pub speak: bool,
+    /// Whether the agent should send a batch now, because it needs the answer.
+    pub wants_batch: bool,
 }
 
 /// A message between voters, after a restart of one of them.

@@ -1,8 +1,8 @@
 //! Protocol bugs that a model can enable. The tests must find each of them.
 //!
 //! The machines call [`ProtocolBugs::have`] where they apply a rule of the protocol. Without the feature `model` the
-//! answer is the constant `false`, and only the rule remains. The labels (CE1, CE3, …) are those of the controls in
-//! `docs/quorum.md`.
+//! answer is the constant `false`, and only the rule remains. The labels (CE1, CE3, …) are those of the settings in
+//! `native/quorum_check/src/model/controls.rs`.
 
 /// A rule of the protocol that a machine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,30 +29,23 @@ pub enum ProtocolBug {
     RevokedForgotten,
     /// An agent still counts the votes of a token after it released the lock.
     UnlockKeepsHeld,
-    /// A voter whose process was replaced does not store its pending mark again.
-    NotStoredAgain,
     /// A voter drops the votes of all other agents of a node when the first frame of one arrives, not when that agent
     /// has answered.
     FirstFrameBuries,
-    /// A voter votes for a client that is not in its stored register.
-    NotRegistered,
-    /// An agent draws the order of the voters, and the priority of each attempt, at random. This must not break any
-    /// promise but progress.
-    AnySequencer,
+    /// A voter votes for a client without storing that there may be guests.
+    GuestsForgotten,
     /// A voter with an old state file uses it, although others know a later life.
     StaleBelieved,
-    /// A voter gives and stores fences faster than its clock advances.
-    FencesOutrunClock,
-    /// An agent asks the first member of the list first, whether it votes or not.
-    FirstSequences,
-    /// An agent takes the groups of names from the connected members, and voters vote for all names.
-    LivingGroups,
-    /// A voter votes for names of which it is no voter.
-    NotMineIgnored,
     /// A voter queues a request and forgets it.
     PositionsForgotten,
-    /// A voter sends no hints.
-    HintsLost,
+    /// The notices of votes that a voter gives unasked are lost.
+    GivenLost,
+    /// A vote that was given unasked counts for `wait` from the arrival of the notice.
+    GivenFromArrival,
+    /// A vote that was given unasked counts like any other.
+    GivenCountsLong,
+    /// A voter takes a vote that it gave unasked back when its connection to the agent goes down.
+    GivenEndsWithConnection,
     /// A voter sends no recalls.
     NoRecalls,
     /// A voter accepts batches in any order and more than once. This must not break any promise: see

@@ -15,7 +15,7 @@ pub struct Time(pub i64);
 
 impl Time {
     /// Before all other times.
-    pub const NEVER: Time = Time(i64::MIN);
+    pub const LONG_AGO: Time = Time(i64::MIN);
 
     /// The same moment relative to `now`. All times up to `now` become equal, because a deadline that has passed acts
     /// the same however long ago it passed. A model check uses this to recognize equivalent states.
@@ -23,6 +23,14 @@ impl Time {
     #[must_use]
     pub fn relative_to(self, now: Time) -> Time {
         Time(self.0.saturating_sub(now.0).max(0))
+    }
+
+    /// As [`Time::relative_to`], for a moment from which a `span` is counted: those that are longer ago become equal.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub(crate) fn since(self, now: Time, span: Duration) -> Time {
+        let span = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
+        Time(self.0.saturating_sub(now.0).max(-span))
     }
 }
 
@@ -57,7 +65,7 @@ mod tests {
         assert_eq!(Time(3) - Time(1), Duration::from_nanos(2));
         assert_eq!(Time(1) - Time(3), Duration::ZERO);
         assert_eq!(
-            Time(0) - Time::NEVER,
+            Time(0) - Time::LONG_AGO,
             Duration::from_nanos(u64::try_from(i64::MAX).unwrap())
         );
     }

@@ -21,43 +21,45 @@
 //! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
 //!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
 //! - **V5** All state expires: votes with the lease of their agent, queue positions with it or earlier. (Q9)
-//! - **V7** A client gets no vote before the register in the state file has it. So after a restart, the quarantine does
-//!   not end before each client that may count on a vote has settled. (Q4)
+//! - **V7** A client gets no vote before the state file says that there may be *guests*. So after a restart, the
+//!   quarantine does not end early while a client may count on a vote. (Q4)
 //!
 //! Every call first advances the time, so leases that have expired by `now` end before the event of the call.
 //! Correctness does not depend on the order of batches. An agent never reuses a released token, so an old batch can
 //! at worst leave a vote that its agent does not count. The next comparison of digests finds it.
 
-mod counts;
 mod floors;
+mod granting;
+mod guests;
 mod learning;
 mod leases;
 mod lives;
+mod mark;
 mod names;
 mod ops;
-mod pace;
 mod recovery;
-mod register;
+mod saying;
 mod setup;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
-use crate::bounds::{MAX_FENCE, MAX_HINTS, MAX_OTHERS};
-use crate::groups::Groups;
-use crate::members::{Member, MemberSet, Members, Node};
+use crate::bounds::{MAX_FENCE, MAX_NOTICE, MAX_OTHERS};
+use crate::members::{MemberSet, Node};
 use crate::message::{
-    Ack, Batch, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Send, Session,
-    Token, Verdict, VoterNews, VoterState,
+    Ack, Batch, Fence, Frame, Generation, Given, Lifetime, Name, Notice, Op, Recall, Session,
+    Token, Verdict, VoterState,
 };
+#[cfg(feature = "model")]
+use crate::message::{Mode, Names};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
+use guests::Guests;
 use learning::Learning;
-use leases::{AgentLeases, Vote};
+use leases::AgentLeases;
 use lives::Lives;
-use names::{VoteId, VoterNames};
-use pace::Pace;
-use register::Register;
-use std::time::Duration;
+use mark::Mark;
+use names::NameTable;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
@@ -79,36 +81,35 @@ enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Voter {
     setup: VoterSetup,
-    groups: Groups,
     now: Time,
     stage: Stage,
     lives: Lives,
-    register: Register,
+    guests: Guests,
     leases: AgentLeases,
-    names: VoterNames,
-    /// The stored mark: the highest fence that may be given or recorded. No limit if fences are not durable.
-    reserved: Fence,
-    /// The mark that is being stored. `reserved` becomes this mark when it is stored.
-    storing: Fence,
-    pace: Pace,
+    names: NameTable,
+    mark: Mark,
     /// Whether it had to refuse a fence, and could not store a mark since.
     lacks_fences: bool,
     /// Whether members have different lists of members.
-    conflicted: bool,
+    misconfigured: bool,
     /// The highest clock that was received: see [`Priority`](crate::message::Priority).
     clock: u64,
-    /// The state that the agents were told last.
-    told: VoterState,
-    /// How many batches wait for it.
-    load: usize,
+    /// The state that was announced to the agents last.
+    announced: VoterState,
+    /// Leases whose positions count again, or do not any more, from this token on: to look at next.
+    waking: Vec<(Generation, Token)>,
+    /// Leases whose agents are disconnected: their positions are removed next.
+    leaving: Vec<Generation>,
+    /// Leases whose agents have become quiet: their provisional votes are taken back next.
+    taking_back: Vec<Generation>,
     out: Vec<VoterOutput>,
 }
 
 impl Voter {
-    /// Creates a voter. `register` has the clients that are stored. It sends a notice to all agents, which then assert
-    /// the locks that continue a vote.
+    /// Creates a voter. It sends a notice to the agents of all members, which then assert the locks that continue a
+    /// vote.
     #[must_use]
-    pub fn new(mut setup: VoterSetup, register: &[Node], now: Time) -> Voter {
+    pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
         // A wall clock may show any time, but a fence above the highest cannot be encoded.
         setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
         let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
@@ -120,39 +121,34 @@ impl Voter {
             },
         };
         let floor = setup.fences.floor.unwrap_or_default();
-        let is_paced = setup.fences.paced && !setup.bugs.have(ProtocolBug::FencesOutrunClock);
-        let pace = match is_paced {
-            true => Pace::new(floor.max(setup.fences.origin), now),
-            false => Pace::unlimited(),
-        };
         let mut voter = Voter {
             setup,
-            groups: Groups::new(setup.members, setup.rules.partitions),
             now,
             stage,
             lives: Lives::new(setup.members, setup.me),
-            register: Register::new(register),
-            leases: AgentLeases::new(),
-            names: VoterNames::new(&setup.rules, now),
-            reserved: if setup.fences.durable {
-                floor
+            guests: if setup.fences.durable {
+                Guests::new(setup.guests, now)
             } else {
-                Fence(u64::MAX)
+                Guests::without_file()
             },
-            storing: Fence(0),
-            pace,
+            leases: AgentLeases::new(),
+            names: NameTable::new(&setup.rules, now),
+            mark: if setup.fences.durable {
+                Mark::new(floor)
+            } else {
+                Mark::none()
+            },
             lacks_fences: false,
-            conflicted: setup.conflicted,
+            misconfigured: setup.misconfigured,
             clock: 0,
-            told: VoterState::Quarantined,
-            load: 1,
+            announced: VoterState::Quarantined,
+            waking: Vec::new(),
+            leaving: Vec::new(),
+            taking_back: Vec::new(),
             out: Vec::new(),
         };
         voter.names.raise_all(floor);
-        if setup.fences.floor.is_some() {
-            voter.reserve(floor);
-        }
-        voter.told = voter.state();
+        voter.announced = voter.state();
         voter.announce(true);
         voter.ask();
         voter
@@ -165,87 +161,68 @@ impl Voter {
         match (frame, from.member()) {
             _ if self.is_superseded() || !from.member().is_none_or(is_known) => {}
             (Frame::Batch(batch), _) => self.batch(from, batch),
-            (Frame::Floor(floor), Some(member)) => self.floor(member, floor),
+            (Frame::Floor(floor), Some(member)) => {
+                self.floor(member, floor);
+                // It may have been the last answer that the quarantine waited for.
+                self.advance(self.now);
+            }
             (Frame::Floor(_), None) | (Frame::Ack(_) | Frame::Notice(_), _) => {}
         }
         self.send_notices();
     }
 
-    /// This many batches wait for the voter. Agents get a share of the usual size for their next ones.
-    pub fn waiting(&mut self, batches: usize) {
-        self.load = batches.max(1);
-    }
-
-    /// The register with these clients is stored and survives a crash.
-    pub fn registered(&mut self, now: Time, clients: &[Node]) {
+    /// The state file says that there may be guests, and survives a crash.
+    pub fn guests_stored(&mut self, now: Time) {
         self.advance(now);
-        clients
-            .iter()
-            .for_each(|client| self.register.stored(*client));
+        self.guests.stored(self.now + self.setup.rules.voter_lease);
+        self.names.look_at_unserved();
         self.send_notices();
     }
 
-    /// Whether the voter has a lease of this client, or waits for it because an earlier life had one.
+    /// Whether an agent of this client has a lease.
     #[must_use]
     pub fn knows(&self, client: Node) -> bool {
-        self.register.has(client) || self.leases.knows(client)
-    }
-
-    /// The clients that the stored register must have.
-    pub fn register(&self) -> impl Iterator<Item = Node> + '_ {
-        self.register.iter()
+        self.leases.knows(client)
     }
 
     /// Each agent that has a lease: its node, its votes, its waiting requests, and when its last batch arrived.
     pub fn agents(&self) -> impl Iterator<Item = (Node, usize, usize, Time)> + '_ {
         self.leases.iter().map(|(generation, lease)| {
-            // A batch renews the lease.
-            let last = Time(lease.expires.0 - self.setup.rules.voter_lease.as_nanos() as i64);
-            (
-                lease.node,
-                lease.count(),
-                self.names.positions_of(generation),
-                last,
-            )
+            let waiting = self.names.positions_of(generation, Token(0)).count();
+            (lease.node, lease.count(), waiting, lease.heard)
         })
     }
 
     /// `mark` is stored and survives a crash.
     pub fn stored(&mut self, now: Time, mark: Fence) {
         self.advance(now);
-        self.reserved = self.reserved.max(mark);
-        self.lacks_fences &= self.names.highest() >= self.reserved.min(Fence(MAX_FENCE));
+        self.mark.stored(mark);
+        self.names.look_at_unserved();
+        self.lacks_fences &= self.names.highest() >= Fence(MAX_FENCE);
         self.send_notices();
     }
 
-    /// The process that called this voter is dead, and another process calls it from now on. Messages to the voter
-    /// may be lost, and its last outputs may not have been executed. The voter itself has forgotten nothing. It
-    /// repeats the outputs that no other component would repeat, and makes all agents send a batch.
-    pub fn interrupted(&mut self, now: Time) {
+    /// A node is disconnected. Its requests do not wait here any more: they ask again when it is back.
+    pub fn down(&mut self, now: Time, node: Node) {
         self.advance(now);
-        // The voter requests a store only once. Without this repetition it would wait for the answer forever, and
-        // give no fence above the stored mark.
-        if let Stage::Superseded { seen } = self.stage {
-            return self.out.push(VoterOutput::Superseded { seen });
+        let leases = self.leases.leases_of(node);
+        if self.setup.bugs.have(ProtocolBug::GivenEndsWithConnection) {
+            for generation in &leases {
+                while self.take_back_one(*generation) {}
+                // Its request leaves before the vote is given again.
+                while self.names.leave_one(*generation) {}
+            }
         }
-        let stored = self.storing <= self.reserved;
-        if !stored && !self.setup.bugs.have(ProtocolBug::NotStoredAgain) {
-            self.out.push(VoterOutput::Store(self.storing));
-        }
-        for client in self.register.not_stored() {
-            self.out.push(VoterOutput::Register(client));
-        }
-        self.ask();
-        self.announce(true);
+        self.leaving.extend(leases);
         self.send_notices();
     }
 
-    /// Whether lists of members differ, or this voter must wait until other members have its list. While `conflicted`,
-    /// the voter grants nothing new. Votes are renewed and released, and held locks are asserted, as
+    /// Whether lists of members differ, or this voter must wait until other members have its list. While
+    /// `misconfigured`, the voter grants nothing new. Votes are renewed and released, and held locks are asserted, as
     /// otherwise.
-    pub fn conflict(&mut self, now: Time, conflicted: bool) {
+    pub fn misconfigured(&mut self, now: Time, misconfigured: bool) {
         self.advance(now);
-        self.conflicted = conflicted;
+        self.misconfigured = misconfigured;
         self.send_notices();
     }
 
@@ -263,10 +240,21 @@ impl Voter {
             Stage::Learning(learning) => Some(learning.again),
             Stage::Voting | Stage::Superseded { .. } => None,
         };
-        [stage, self.leases.deadline(), self.names.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let rest = !self.waking.is_empty()
+            || !self.leaving.is_empty()
+            || !self.taking_back.is_empty()
+            || self.names.has_changed();
+        let rest = rest.then_some(Time::LONG_AGO);
+        [
+            stage,
+            self.leases.deadline(self.setup.rules.wait),
+            self.names.deadline(),
+            self.guests.deadline().filter(|_| self.is_voting()),
+            rest,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Takes the outputs since the last call, oldest first.
@@ -280,22 +268,16 @@ impl Voter {
         self.stage == Stage::Voting
     }
 
-    /// Whether [`Voter::conflict`] has stopped it.
+    /// The other members that must answer before this voter votes. Some must not if the quarantine ends by time.
     #[must_use]
-    pub fn is_conflicted(&self) -> bool {
-        self.conflicted
-    }
-
-    /// Whether it grants votes, as it tells the agents.
-    #[must_use]
-    pub fn state(&self) -> VoterState {
-        match self.stage {
-            _ if self.conflicted => VoterState::Conflicted,
-            Stage::Quarantine { .. } | Stage::Superseded { .. } => VoterState::Quarantined,
-            Stage::Learning(_) => VoterState::Learning,
-            Stage::Voting if self.lacks_fences => VoterState::NoStore,
-            Stage::Voting => VoterState::Voting,
-        }
+    pub fn waits_for(&self) -> MemberSet {
+        let all: MemberSet = self.members().iter().collect();
+        let waits_for = match &self.stage {
+            Stage::Quarantine { settled, .. } => all.minus(settled.minus(self.lives.unanswered())),
+            Stage::Learning(learning) => learning.unanswered(),
+            Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
+        };
+        waits_for.without(self.member())
     }
 
     /// Whether it has no votes and no queue positions.
@@ -304,28 +286,10 @@ impl Voter {
         self.leases.is_empty() && self.names.is_empty()
     }
 
-    /// How many requests wait here, and how many for the names of one partition at most.
+    /// How many requests wait here.
     #[must_use]
-    pub fn queues(&self) -> (usize, usize) {
-        self.names.queues()
-    }
-
-    /// The member of this voter.
-    #[must_use]
-    pub fn member(&self) -> Member {
-        self.setup.me
-    }
-
-    /// This lifetime of the voter.
-    #[must_use]
-    pub fn lifetime(&self) -> Lifetime {
-        self.setup.lifetime
-    }
-
-    /// How long its quarantine was at most.
-    #[must_use]
-    pub fn quarantine(&self) -> Duration {
-        self.setup.quarantine
+    pub fn queued(&self) -> usize {
+        self.names.queued()
     }
 
     /// The highest fence of `name` at this voter.
@@ -346,12 +310,20 @@ impl Voter {
                 continue;
             }
             if let Some((token, vote)) = self.leases.pop_vote() {
-                self.forget_names(generation, token, &vote);
-            } else if let Some(node) = self.leases.pop_ended() {
-                self.unregister(node);
+                self.forget_names((generation, token), &vote);
+            } else {
+                self.leases.pop_ended();
+                self.names.set_quiet(generation, false);
             }
         }
         self.names.advance(self.now, self.setup.rules.batch);
+        for generation in self.leases.become_quiet(self.now, self.setup.rules.wait) {
+            self.names.set_quiet(generation, true);
+            self.waking.push((generation, Token(0)));
+            self.taking_back.push(generation);
+        }
+        self.wake();
+        self.look_at_guests();
         match &self.stage {
             Stage::Quarantine { until, settled, .. }
                 if *until <= self.now || self.is_settled(*settled) =>
@@ -364,19 +336,67 @@ impl Voter {
         }
     }
 
+    /// Looks at the positions of agents that have become quiet or are heard again, takes back what quiet ones do not
+    /// count any more, and removes the positions of disconnected ones.
+    fn wake(&mut self) {
+        for _ in 0..self.setup.rules.batch {
+            if let Some(generation) = self.leaving.last().copied() {
+                if !self.names.leave_one(generation) {
+                    self.leaving.pop();
+                }
+            } else if let Some(generation) = self.taking_back.last().copied() {
+                // One that is heard again may have been given votes since.
+                let lease = self.leases.get(generation);
+                let is_quiet = lease.is_some_and(|lease| lease.is_quiet);
+                if !is_quiet || !self.take_back_one(generation) {
+                    self.taking_back.pop();
+                }
+            } else if let Some((generation, from)) = self.waking.pop() {
+                let next = self.names.positions_of(generation, from).next();
+                if let Some(id) = next {
+                    self.names.look_at(id);
+                    let next = id.1 .0.checked_add(1);
+                    self.waking
+                        .extend(next.map(|next| (generation, Token(next))));
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// A batch of the lease has arrived.
+    fn heard(&mut self, generation: Generation) {
+        let now = self.now;
+        // It is connected again, or was not disconnected. It asks again for the positions that it has lost.
+        self.leaving.retain(|leaving| *leaving != generation);
+        let lease = self.leases.live(generation);
+        lease.heard = now;
+        if std::mem::take(&mut lease.is_quiet) {
+            self.names.set_quiet(generation, false);
+            self.waking.push((generation, Token(0)));
+        }
+        let waits = self
+            .names
+            .positions_of(generation, Token(0))
+            .next()
+            .is_some();
+        let lease = self.leases.live(generation);
+        lease.waits = waits || lease.has_provisional();
+    }
+
     /// Whether the quarantine may end early. Not before all other voters have said whether they know a later life of
     /// this one: agents that have restarted could settle first.
     fn is_settled(&self, settled: MemberSet) -> bool {
         let members = settled.len() == self.members().count();
-        let clients = self.setup.knows_clients && self.register.is_settled();
-        members && clients && self.lives.unanswered().is_empty()
+        members && !self.setup.guests && self.lives.unanswered().is_empty()
     }
 
     /// The agent of `from` has settled.
     fn settled(&mut self, from: Node) {
+        // The quarantine does not wait for a client.
         let Some(member) = from.member() else {
-            self.register.settled(from);
-            return self.advance(self.now);
+            return;
         };
         if let Stage::Quarantine { settled, .. } = &mut self.stage {
             *settled = settled.with(member);
@@ -387,9 +407,6 @@ impl Voter {
     }
 
     fn end_quarantine(&mut self) {
-        for client in self.register.end_quarantine() {
-            self.unregister(client);
-        }
         match self.setup.fences.floor {
             Some(_) => self.stage = Stage::Voting,
             // Not earlier: during the quarantine, a lock can still be granted by votes of this voter's earlier
@@ -410,8 +427,7 @@ impl Voter {
         }
         self.clock = self.clock.max(batch.clock);
         let expires = self.now + self.setup.rules.voter_lease;
-        let generation = self.leases.generation(from, agent, expires);
-        self.add_client(from);
+        let generation = self.leases.generation(from, agent, self.now, expires);
         let current = Session {
             voter: self.setup.lifetime,
             generation,
@@ -419,7 +435,9 @@ impl Voter {
         if named != Some(current) {
             let others = self.leases.others(from, agent, MAX_OTHERS);
             if self.setup.bugs.have(ProtocolBug::FirstFrameBuries) {
-                others.iter().for_each(|other| self.bury(from, *other));
+                others
+                    .iter()
+                    .for_each(|other| self.leases.end(from, *other));
             }
             return self.acknowledge(from, head, generation, Verdict::Mismatch { named, others });
         }
@@ -429,12 +447,15 @@ impl Voter {
         }
         lease.seq = batch.seq;
         lease.expires = expires;
-        lease.srtt = Duration::from_micros(batch.srtt_us.into());
-        let replies = batch
-            .ops
-            .into_iter()
+        self.heard(generation);
+        let settles = batch.ops.contains(&Op::Settled);
+        let ops = batch.ops.into_iter();
+        let replies = ops
             .filter_map(|op| self.apply(from, generation, op))
             .collect();
+        if settles {
+            self.settled(from);
+        }
         let lease = self.leases.live(generation);
         let (digest, revoked) = (lease.digest(), lease.revoked(self.setup.rules.batch));
         let done = Verdict::Done {
@@ -445,27 +466,14 @@ impl Voter {
         self.acknowledge(from, head, generation, done);
     }
 
-    /// Adds a client to the register, unless that is full.
-    fn add_client(&mut self, from: Node) {
-        let is_full = self.register.len() >= self.setup.rules.clients;
-        if !from.is_client() || self.register.has(from) || is_full {
-            return;
-        }
-        // Without a file the quarantine of the next life does not end early.
-        let stores = self.setup.fences.durable && !self.setup.bugs.have(ProtocolBug::NotRegistered);
-        self.register.add(from, !stores);
-        if stores {
-            self.out.push(VoterOutput::Register(from));
-        }
-    }
-
-    /// Removes a client without a lease, also one for which the register had no room. One that is awaited stays until
-    /// the end of the quarantine.
-    fn unregister(&mut self, node: Node) {
-        let is_needed = self.register.awaits(node) || self.leases.knows(node);
-        if node.is_client() && !is_needed {
-            self.register.remove(node);
-            self.out.push(VoterOutput::Unregister(node));
+    /// The file says that there are no guests, when no client has had a vote for a lease.
+    fn look_at_guests(&mut self) {
+        let is_due = self.guests.deadline().is_some_and(|at| at <= self.now);
+        if is_due && self.is_voting() {
+            let next = self.now + self.setup.rules.voter_lease;
+            if self.guests.looked(self.leases.have_client_votes(), next) {
+                self.out.push(VoterOutput::StoreGuests(false));
+            }
         }
     }
 
@@ -481,7 +489,7 @@ impl Voter {
             generation,
         };
         let ack = Ack {
-            news: self.news(),
+            status: self.status(),
             agent,
             session,
             seq,
@@ -491,158 +499,58 @@ impl Voter {
         self.send(to, Frame::Ack(ack));
     }
 
-    fn news(&self) -> VoterNews {
-        VoterNews {
-            clock: self.clock,
-            state: self.state(),
-            credit: self.credit(),
-        }
-    }
-
-    /// A share of the usual size while several batches wait, if there are clients: there can be many of them.
-    fn credit(&self) -> u16 {
-        let shares = match self.register.len() {
-            0 => 1,
-            _ => self.load,
-        };
-        u16::try_from((self.setup.rules.batch / shares).max(1)).unwrap_or(u16::MAX)
-    }
-
-    fn vote(&self, (generation, token): VoteId) -> Option<&Vote> {
-        self.leases.get(generation)?.vote(token)
-    }
-
-    fn add_vote(
-        &mut self,
-        generation: Generation,
-        token: Token,
-        mode: Mode,
-        (fence, clock): (Fence, u64),
-        names: Names,
-    ) {
-        let id = (generation, token);
-        self.names.record(&names, (id, clock), mode, fence);
-        let lease = self.leases.live(generation);
-        lease.insert(token, Vote { mode, names });
-    }
-
-    fn forget_names(&mut self, generation: Generation, token: Token, vote: &Vote) {
-        vote.names
-            .iter()
-            .for_each(|name| self.names.forget(name, (generation, token)));
-    }
-
-    fn highest_of(&self, names: &Names) -> Fence {
-        names
-            .iter()
-            .map(|name| self.names.fence(name))
-            .max()
-            .unwrap_or_default()
-    }
-
-    /// Whether it knows the fences of its earlier lifetimes.
-    fn knows_fences(&self) -> bool {
-        self.setup.fences.floor.is_some() || self.stage == Stage::Voting
-    }
-
-    /// Whether this voter may give `fence`.
-    fn may_give(&mut self, fence: Fence) -> bool {
-        fence <= self.pace.limit(self.now) && self.reserve(fence)
-    }
-
-    /// Whether `fence`, which another voter has given, may be recorded.
-    fn may_record(&mut self, fence: Fence) -> bool {
-        self.pace.raise(fence, self.now);
-        self.reserve(fence)
-    }
-
-    /// Whether `fence` is within the stored mark. Requests a higher mark when less than half a block is left above
-    /// `fence`, and at least for the next fence. Otherwise voters that each store one fence too late would reject
-    /// requests in turn, and no request would get a quorum. At the limit of the pace, where the mark is only a little
-    /// higher, requests one only for a fence that needs it.
-    ///
-    /// Before the voter has learned its lost fences, it requests no mark: after a crash, a mark would say that it knows
-    /// them.
-    fn reserve(&mut self, fence: Fence) -> bool {
-        if !self.knows_fences() {
-            return false;
-        }
-        let block = self.setup.rules.fence_block;
-        let past = |more| Fence(fence.0.saturating_add(more).min(MAX_FENCE));
-        let known = self.reserved.max(self.storing);
-        let mark = past(block).min(self.pace.limit(self.now).max(fence));
-        let is_low = past(block.div_ceil(2)) > known;
-        let is_worth_it = fence > known || mark.0.saturating_sub(known.0) >= block / 2;
-        if is_low && mark > known && is_worth_it {
-            self.storing = mark;
-            self.out.push(VoterOutput::Store(mark));
-        }
-        fence <= self.reserved
-    }
-
-    /// Sends hints and recalls, and tells all agents if the voter votes now or does not any more.
+    /// Gives votes to requests that wait, sends these and recalls, and tells all agents if the voter votes now or does
+    /// not any more.
     fn send_notices(&mut self) {
-        self.names.look_at_changes();
-        for (generation, (mut hints, mut recalls)) in self.names.news() {
-            if self.setup.bugs.have(ProtocolBug::HintsLost) {
-                hints.clear();
+        let state = self.state();
+        if std::mem::replace(&mut self.announced, state) != state {
+            self.announce(false);
+            self.names.look_at_unserved();
+        }
+        let mut notices: BTreeMap<Generation, (Vec<Given>, Vec<Recall>)> = BTreeMap::new();
+        for (generation, token, fence) in self.serve() {
+            notices
+                .entry(generation)
+                .or_default()
+                .0
+                .push(Given { token, fence });
+        }
+        for (generation, recalls) in self.names.take_recalls() {
+            notices.entry(generation).or_default().1 = recalls;
+        }
+        for (generation, (mut given, mut recalls)) in notices {
+            if self.setup.bugs.have(ProtocolBug::GivenLost) {
+                given.clear();
             }
             if self.setup.bugs.have(ProtocolBug::NoRecalls) {
                 recalls.clear();
             }
-            let Some(node) = self.leases.get(generation).map(|lease| lease.node) else {
+            let Some(lease) = self.leases.get(generation) else {
                 continue;
             };
-            let frames = hints.len().max(recalls.len()).div_ceil(MAX_HINTS);
+            let (node, seq) = (lease.node, lease.seq);
+            let frames = given.len().max(recalls.len()).div_ceil(MAX_NOTICE);
             for part in 0..frames {
-                let (hints, recalls) = (part_of(&hints, part), part_of(&recalls, part));
+                let (given, recalls) = (part_of(&given, part), part_of(&recalls, part));
                 let notice = Notice {
                     generation,
-                    hints,
+                    seq,
+                    given,
                     recalls,
                     ..self.notice(false)
                 };
                 self.send(node, Frame::Notice(notice));
             }
         }
-        let state = self.state();
-        if std::mem::replace(&mut self.told, state) != state {
-            self.announce(false);
-        }
     }
 
-    fn announce(&mut self, speak: bool) {
+    fn announce(&mut self, wants_batch: bool) {
         let members = self.members().iter().map(Node::from);
-        for node in members.chain(self.register.iter()).collect::<Vec<_>>() {
-            self.send(node, Frame::Notice(self.notice(speak)));
+        let known = self.leases.iter().map(|(_, lease)| lease.node);
+        let clients = known.filter(|node| node.is_client());
+        for node in members.chain(clients).collect::<BTreeSet<_>>() {
+            self.send(node, Frame::Notice(self.notice(wants_batch)));
         }
-    }
-
-    /// `speak` asks the agent to send a batch, whose answer it needs.
-    fn notice(&self, speak: bool) -> Notice {
-        Notice {
-            news: self.news(),
-            voter: self.setup.lifetime,
-            generation: Generation(0),
-            hints: Vec::new(),
-            recalls: Vec::new(),
-            speak,
-        }
-    }
-
-    fn send(&mut self, to: impl Into<Node>, frame: Frame) {
-        let to = to.into();
-        self.out.push(VoterOutput::Send(Send { to, frame }));
-    }
-
-    /// Removes the votes and positions of a dead agent of a node.
-    fn bury(&mut self, node: Node, agent: Lifetime) {
-        self.leases.end(node, agent);
-        self.advance(self.now);
-    }
-
-    fn members(&self) -> Members {
-        self.setup.members
     }
 
     /// All votes: agent, lease, token, mode, names.
@@ -654,12 +562,28 @@ impl Voter {
         })
     }
 
+    /// Whether a vote was given unasked, and not confirmed since.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn is_provisional(&self, generation: Generation, token: Token) -> bool {
+        let lease = self.leases.get(generation);
+        lease.is_some_and(|lease| lease.is_provisional(token))
+    }
+
     /// When the lease of an agent expires, if the voter knows the agent.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn expires(&self, agent: Lifetime) -> Option<Time> {
         let lease = self.leases.get(self.leases.known(agent)?)?;
         Some(lease.expires)
+    }
+
+    /// When the last batch of an agent arrived, if the voter knows the agent.
+    #[cfg(feature = "model")]
+    #[must_use]
+    pub fn last_heard(&self, agent: Lifetime) -> Option<Time> {
+        let lease = self.leases.get(self.leases.known(agent)?)?;
+        Some(lease.heard)
     }
 
     /// No higher fence was given or recorded here.
@@ -690,9 +614,9 @@ impl Voter {
     #[cfg(feature = "model")]
     pub fn rebase(&mut self, now: Time) {
         self.now = Time(0);
-        self.leases.rebase(now);
+        self.leases.rebase(now, self.setup.rules.wait);
         self.names.rebase(now);
-        self.pace.rebase(now);
+        self.guests.rebase(now);
         match &mut self.stage {
             Stage::Quarantine { until, again, .. } => {
                 *until = until.relative_to(now);
@@ -707,7 +631,7 @@ impl Voter {
 /// The items that go with the notice of this number.
 fn part_of<T: Copy>(items: &[T], part: usize) -> Vec<T> {
     items
-        .chunks(MAX_HINTS)
+        .chunks(MAX_NOTICE)
         .nth(part)
         .unwrap_or_default()
         .to_vec()

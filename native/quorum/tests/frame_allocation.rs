@@ -9,7 +9,7 @@ use common::raw::Raw;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quorum::frame::{encode, MAX_HINTS, MAX_NAMES, MAX_OPS, MAX_TOKENS, VERSION};
+use quorum::frame::{encode, MAX_NAMES, MAX_NOTICE, MAX_OPS, MAX_TOKENS, VERSION};
 use quorum::message::Op;
 
 #[global_allocator]
@@ -77,7 +77,13 @@ fn f2_most_expensive_frames() {
             "revoked",
             Raw::done().number(0).number(0).tokens(MAX_TOKENS),
         ),
-        ("hints", Raw::notice().tokens(MAX_HINTS).number(0).byte(0)),
+        (
+            "given",
+            Raw::notice()
+                .bytes_of(MAX_NOTICE, &[1, 1])
+                .number(0)
+                .byte(0),
+        ),
         ("a name", assert(1)),
         ("two names", assert(2)),
         ("many names", assert(MAX_NAMES)),

@@ -4,8 +4,8 @@
 //! tokens as `t7`.
 
 use quorum::message::{
-    Batch, Floor, Frame, Known, Lifetime, Name, Names, Op, Recall, Reply, Session, Token, Verdict,
-    VoterNews,
+    Batch, Floor, Frame, Given, Known, Lifetime, Name, Names, Notice, Op, Recall, Reply, Session,
+    Token, Verdict, VoterStatus,
 };
 
 /// Whether the frame is a heartbeat or the answer to one. Most frames are.
@@ -39,16 +39,11 @@ pub fn describe(frame: &Frame) -> String {
                 other => format!("{other:?}"),
             };
             let session = session(&ack.session);
-            let (news, seq, agent, stamp) = (news(&ack.news), ack.seq, ack.agent.0, ack.stamp.0);
-            format!("ack {seq} of a{agent} in {session} at {stamp}, {news}: {verdict}")
+            let (status, seq, agent, stamp) =
+                (status(&ack.status), ack.seq, ack.agent.0, ack.stamp.0);
+            format!("ack {seq} of a{agent} in {session} at {stamp}, {status}: {verdict}")
         }
-        Frame::Notice(notice) => {
-            let (from, news) = (voter(notice.voter), news(&notice.news));
-            let recalls: Vec<String> = notice.recalls.iter().map(recall).collect();
-            let (hints, recalls) = (tokens(&notice.hints), recalls.join(" "));
-            let speak = if notice.speak { " speak" } else { "" };
-            format!("notice of {from}, {news}: hints {hints} recalls [{recalls}]{speak}")
-        }
+        Frame::Notice(notice) => describe_notice(notice),
         Frame::Floor(Floor::Ask { asker }) => format!("{} asks", voter(*asker)),
         Frame::Floor(Floor::Answer {
             asker,
@@ -67,6 +62,20 @@ pub fn describe(frame: &Frame) -> String {
     }
 }
 
+fn describe_notice(notice: &Notice) -> String {
+    let (from, generation, seq) = (voter(notice.voter), notice.generation.0, notice.seq);
+    let status = status(&notice.status);
+    let given: Vec<String> = notice.given.iter().map(given).collect();
+    let recalls: Vec<String> = notice.recalls.iter().map(recall).collect();
+    let (given, recalls) = (given.join(" "), recalls.join(" "));
+    let wants = if notice.wants_batch {
+        " wants a batch"
+    } else {
+        ""
+    };
+    format!("notice of {from}.{generation} after batch {seq}, {status}: gives [{given}] recalls [{recalls}]{wants}")
+}
+
 fn describe_batch(batch: &Batch) -> String {
     let (seq, agent, stamp) = (batch.seq, batch.agent.0, batch.stamp.0);
     let session = batch.session.as_ref().map_or("no session".into(), session);
@@ -83,15 +92,12 @@ fn describe_op(op: &Op) -> String {
             clock,
             first,
             wait,
-            guess,
             run,
             names: locked,
         } => {
             let wait = if *wait { " wait" } else { "" };
-            let (token, first, guess, locked) = (token.0, first.0, guess.0, names(locked));
-            format!(
-                "lock(t{token} {mode:?} {locked} at {clock}.t{first} guess {guess} run {run}{wait})"
-            )
+            let (token, first, locked) = (token.0, first.0, names(locked));
+            format!("lock(t{token} {mode:?} {locked} at {clock}.t{first} run {run}{wait})")
         }
         Op::Confirm { token, fence } => format!("confirm(t{} {})", token.0, fence.0),
         Op::Assert {
@@ -111,7 +117,7 @@ fn describe_op(op: &Op) -> String {
         }
         Op::Settled => "settled".into(),
         Op::Revoke { name: revoked } => format!("revoke({})", name(revoked)),
-        Op::Bury { agent } => format!("bury(a{})", agent.0),
+        Op::EndAgent { agent } => format!("end(a{})", agent.0),
     }
 }
 
@@ -119,14 +125,17 @@ fn describe_reply(reply: &Reply) -> String {
     match reply {
         Reply::Yes { fence } => format!("yes({})", fence.0),
         Reply::No { reason } => format!("no({reason:?})"),
-        Reply::Confirmed => "confirmed".into(),
         Reply::Missing => "missing".into(),
         Reply::Synced { missing } => format!("synced(missing {})", tokens(missing)),
     }
 }
 
-fn news(news: &VoterNews) -> String {
-    format!("{:?} clock {}", news.state, news.clock)
+fn status(status: &VoterStatus) -> String {
+    format!("{:?} clock {}", status.state, status.clock)
+}
+
+fn given(given: &Given) -> String {
+    format!("t{} with {}", given.token.0, given.fence.0)
 }
 
 fn recall(recall: &Recall) -> String {

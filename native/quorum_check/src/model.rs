@@ -14,6 +14,22 @@
 //!   [`coverage`] counts the events of a search. `quorum_model.rs` is a setting as a stateright model, and `shared.rs`
 //!   a value that many states share.
 //!
+//! # A first search
+//!
+//! In `first`, two members without faults each have a client that locks and unlocks the same name.
+//!
+//! ```text
+//! $ cd native && cargo run --profile test -p quorum_check --bin explore -- first
+//! first: 258 states (295 generated), depth 29, complete, 0.0 s, 90255 states/s
+//!   never seen: two readers hold
+//!   22 write locks granted, 34 unlocks confirmed, ...
+//! ```
+//!
+//! So 258 states can be reached, the last ones by 28 actions. All properties hold. *Complete*: the bounds of the
+//! setting allow no other state. "Never seen" lists what no state shows: here, nobody reads. The last line counts
+//events. !
+//! `explore --control UnlockKeepsHeld` shows a violation, and each action that leads to it with its outputs.
+//!
 //! # What is searched
 //!
 //! *Time* passes in whole units of the setting's rules, for all machines at once. Within a unit, actions happen in any
@@ -44,8 +60,8 @@
 //!
 //! Voters number guests in the same way, and a number is never used for another guest. (In the simulation it is.)
 //!
-//! The search does not use symmetry. Voters differ, because an agent asks the first available voter first. Agents
-//! differ, because each shares its member with one of these voters.
+//! The search does not use symmetry. Agents differ, because of two with equal clocks the one with the lower lifetime is
+//! older, and because each shares its member with one voter.
 
 pub mod action;
 pub mod controls;

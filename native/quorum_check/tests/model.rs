@@ -46,10 +46,11 @@ macro_rules! complete {
 }
 
 complete! {
+    a_first_search: "first",
     two_writers: "two-writers",
     a_reader_and_a_writer: "reader-writer",
     two_names: "lock-many",
-    different_sequencers: "apart",
+    an_agent_apart: "apart",
     a_first_start: "first-start",
     all_fences_are_lost: "all-lost",
     #[ignore = "make soak WHAT=machines"]
@@ -127,16 +128,12 @@ controls! {
     unlocked_lock_held: "UnlockKeepsHeld", 4_000_000, 1;
     first_frame_buries: "FirstFrameBuries", 4_000_000, 1;
     first_frame_of_a_guest_buries: "FirstFrameBuries-guest", 4_000_000, 1;
-    guest_not_registered: "NotRegistered", 4_000_000, 1;
-    vote_for_a_guest_that_is_not_registered: "NotRegistered-V7", 4_000_000, 1;
-    groups_of_connected_members: "LivingGroups", 4_000_000, 1;
-    two_partition_counts: "TwoPartitionCounts", 4_000_000, 1;
-    two_partition_counts_and_voters: "TwoPartitionCounts-voters", 300_000, 2;
+    guests_forgotten: "GuestsForgotten", 4_000_000, 1;
+    vote_for_a_guest_that_is_not_stored: "GuestsForgotten-V7", 4_000_000, 1;
     no_recalls: "NoRecalls", 4_000_000, 1;
-    #[ignore = "make soak WHAT=machines"]
-    any_sequencer_violates_nothing: "AnySequencer", 300_000, 2;
-    #[ignore = "make soak WHAT=machines"]
-    any_sequencer_of_a_guest_violates_nothing: "AnySequencer-guest", 300_000, 2;
+    given_from_arrival: "GivenFromArrival", 4_000_000, 1;
+    given_counts_long: "GivenCountsLong", 4_000_000, 1;
+    given_ends_with_the_connection: "GivenEndsWithConnection", 4_000_000, 1;
     #[ignore = "make soak WHAT=machines"]
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

@@ -4,20 +4,19 @@ use crate::clients::Clients;
 use crate::lock::{AgentCell, LockHandle, LockId, CURRENT};
 use crate::machine::{self, Running};
 use crate::{clock, error::CallError, setup::Setup};
-use quorum::agent::{Agent, AgentOutput, Count, Loss, Path, Refusal, Request};
+use quorum::agent::{Agent, AgentOutput, Loss, Path, Refusal, Request};
 use quorum::members::Member;
 use quorum::message::{Mode, Name, Names};
 use quorum::time::Time;
-use rustler::{Atom, Binary, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
+use rustler::{Atom, Binary, Decoder, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{sync::Arc, time::Duration};
 
 mod atoms {
     rustler::atoms! {
-        accepted, asked_last, at_risk, bad_frame, counted, granted, limit, lost, misconfigured, missing, no_quorum,
-        ok, ordered, passed, quorum, refused, restarted_queued, restarted_recalled, restarted_voter, revoked,
-        timeout, unlocked, wide,
+        accepted, asked, at_risk, bad_frame, granted, infinity, lost, misconfigured, missing, no_quorum, ok, passed,
+        quorum, recalled, refused, revoked, timeout, unlocked,
     }
 }
 
@@ -31,18 +30,31 @@ impl Resource for AgentHandle {}
 const OUTPUTS: usize = 32;
 
 #[derive(NifTaggedEnum)]
+#[rustler(decode)]
 enum AgentEvent<'a> {
     Frame(usize, Binary<'a>),
-    Lock(u64, LockMode, Vec<Binary<'a>>, u64),
-    TryUnlock(LockId, u64),
-    /// As `TryUnlock`, for a lock that `give_back` has marked.
-    GivenBack(LockId, u64),
+    Lock(u64, LockMode, Vec<Binary<'a>>, Timeout),
+    UnlockAsync(LockId, u64),
+    /// The function `unlock_async` has unlocked it.
+    UnlockMarked(LockId, u64),
     Unlock(LockId, u64),
     Cancel(u64),
     Up(usize),
     Down(usize),
     Revoke(Binary<'a>),
     Differing(Vec<usize>),
+}
+
+/// Whole milliseconds, or `infinity`, which is [`Duration::MAX`].
+struct Timeout(Duration);
+
+impl<'a> Decoder<'a> for Timeout {
+    fn decode(term: Term<'a>) -> NifResult<Timeout> {
+        if atoms::infinity() == term {
+            return Ok(Timeout(Duration::MAX));
+        }
+        Ok(Timeout(Duration::from_millis(term.decode()?)))
+    }
 }
 
 #[derive(NifUnitEnum)]
@@ -55,8 +67,6 @@ enum LockMode {
 /// its locks is held from now on.
 #[rustler::nif]
 fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
-    let rules = setup.rules();
-    rules.check().map_err(|_| CallError::BadArg)?;
     let setup = setup.agent()?;
     let mut current = CURRENT.lock();
     if let Some(before) = current.take() {
@@ -69,7 +79,7 @@ fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
         running: Running::new(machine),
         unlocking: AtomicU64::new(0),
         pending: AtomicU64::new(0),
-        most_unlocking: rules.pending_unlocks,
+        most_unlocking: setup.rules.pending_unlocks,
     });
     *current = Some(Arc::clone(&cell));
     Ok(ResourceArc::new(AgentHandle(cell)))
@@ -131,23 +141,22 @@ fn apply<'a>(
             Ok(frame) => agent.receive(now, member(place)?, frame),
             Err(why) => return Ok(Some((atoms::bad_frame(), place, why).encode(env))),
         },
-        AgentEvent::Lock(request, mode, names, timeout_ms) => {
+        AgentEvent::Lock(request, mode, names, Timeout(timeout)) => {
             let mode = match mode {
                 LockMode::Read => Mode::Read,
                 LockMode::Write => Mode::Write,
             };
-            let timeout = Duration::from_millis(timeout_ms);
             agent.lock(now, Request(request), all(names)?, mode, timeout);
         }
-        AgentEvent::TryUnlock(id, request) => {
-            let unlock = |token| agent.try_unlock(now, token, Request(request));
+        AgentEvent::UnlockAsync(id, request) => {
+            let unlock = |token| agent.unlock_async(now, token, Request(request));
             return Ok(missing(cell.token(id).is_some_and(unlock), request));
         }
-        AgentEvent::GivenBack(id, request) => {
+        AgentEvent::UnlockMarked(id, request) => {
             if let Some(token) = cell.token(id) {
                 cell.unlocking.fetch_sub(1, Ordering::Relaxed);
                 // The holder has already seen whether the lock was held.
-                let _: bool = agent.try_unlock(now, token, Request(request));
+                let _: bool = agent.unlock_async(now, token, Request(request));
             }
         }
         AgentEvent::Unlock(id, request) => {
@@ -188,8 +197,7 @@ fn output_term<'a>(
             let lock = ResourceArc::new(lock);
             let path = match path {
                 Path::Passed => atoms::passed(),
-                Path::Wide => atoms::wide(),
-                Path::Ordered => atoms::ordered(),
+                Path::Asked => atoms::asked(),
             };
             (atoms::granted(), request.0, id(token), fence.0, lock, path).encode(env)
         }
@@ -197,8 +205,7 @@ fn output_term<'a>(
             let why = match why {
                 Refusal::Timeout => atoms::timeout(),
                 Refusal::NoQuorum => atoms::no_quorum(),
-                Refusal::Conflicted => atoms::misconfigured(),
-                Refusal::Limit => atoms::limit(),
+                Refusal::Misconfigured => atoms::misconfigured(),
             };
             (atoms::refused(), request.0, why).encode(env)
         }
@@ -206,15 +213,7 @@ fn output_term<'a>(
             (atoms::unlocked(), request.0, confirmed).encode(env)
         }
         AgentOutput::Accepted { request } => (atoms::accepted(), request.0).encode(env),
-        AgentOutput::Counted(what) => {
-            let what = match what {
-                Count::RestartedQueued => atoms::restarted_queued(),
-                Count::RestartedRecalled => atoms::restarted_recalled(),
-                Count::RestartedVoter => atoms::restarted_voter(),
-                Count::AskedLast => atoms::asked_last(),
-            };
-            (atoms::counted(), what).encode(env)
-        }
+        AgentOutput::GaveBack => atoms::recalled().encode(env),
         AgentOutput::AtRisk { token } => (atoms::at_risk(), id(token)).encode(env),
         AgentOutput::Lost { token, why } => {
             let why = match why {
@@ -240,13 +239,12 @@ fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, 
     Ok(status.collect())
 }
 
-/// `agent_partitions(Handle) -> {WithQuorum, All}`: how many partitions of names have a quorum of voters that answer,
-/// and how many there are.
+/// `agent_has_quorum(Handle) -> boolean()`: whether a quorum of members votes for writers.
 #[rustler::nif]
-fn agent_partitions(handle: ResourceArc<AgentHandle>) -> NifResult<(usize, usize)> {
+fn agent_has_quorum(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
     let running = machine::take(&handle.0.running)?;
-    Ok(running.machine.with_quorum())
+    Ok(running.machine.has_quorum())
 }
 
 /// `agent_unlocks_arrived(Handle) -> boolean()`: whether all voters that answer have executed all unlocks.

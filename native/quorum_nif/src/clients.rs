@@ -10,7 +10,12 @@ pub(crate) struct Clients {
     nodes: HashMap<Vec<u8>, Node>,
     names: HashMap<Node, Vec<u8>>,
     next: u32,
+    /// With more names than this, those are looked for that are not needed.
+    most: usize,
 }
+
+/// A few names are kept without a look.
+const LEAST: usize = 64;
 
 impl Clients {
     /// The client of this name, with a new number if it has none.
@@ -26,6 +31,11 @@ impl Clients {
         Ok(node)
     }
 
+    /// The client of this name, if it has a number.
+    pub(crate) fn known(&self, name: &[u8]) -> Option<Node> {
+        self.nodes.get(name).copied()
+    }
+
     /// The name of a client, as a binary. Empty if no client has this number.
     pub(crate) fn name<'a>(&self, env: Env<'a>, node: Node) -> Term<'a> {
         let name = self.names.get(&node).map_or(&[][..], Vec::as_slice);
@@ -34,9 +44,13 @@ impl Clients {
         Binary::from(binary).encode(env)
     }
 
-    pub(crate) fn forget(&mut self, node: Node) {
-        if let Some(name) = self.names.remove(&node) {
-            self.nodes.remove(&name);
+    /// Forgets the clients that are not needed, when there are twice as many names as after the last time.
+    pub(crate) fn retain(&mut self, is_needed: impl Fn(Node) -> bool) {
+        if self.nodes.len() <= self.most.max(LEAST) {
+            return;
         }
+        self.nodes.retain(|_, node| is_needed(*node));
+        self.names.retain(|node, _| is_needed(*node));
+        self.most = 2 * self.nodes.len();
     }
 }

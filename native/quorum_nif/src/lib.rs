@@ -4,7 +4,7 @@
 //! | file | content |
 //! |---|---|
 //! | `agent.rs` | the NIFs of this node's agent: events in, outputs out, in steps |
-//! | `voter.rs` | the NIFs of this node's voter, which outlives the process that runs it |
+//! | `voter.rs` | the NIFs of this node's voter |
 //! | `lock.rs` | the handle of a lock: whether it is held, its release, and what both share with the agent |
 //! | `state_file.rs` | what a voter must know after a restart: its life, its fences, its leases |
 //! | `state_lock.rs` | keeps other VMs away from that file |

@@ -1,8 +1,8 @@
-//! The handle of a lock: checks whether it is held, and releases it. Both read a few words of memory, which the holders
+//! The handle of a lock: checks whether it is held, and unlocks it. Both read a few words of memory, which the holders
 //! share with the agent's process, and need no call of that process.
 //!
-//! A release without waiting is one NIF call: it marks the lock and sends a message to the agent's process. The VM
-//! cannot kill the caller between the two, so no lock stays marked as released without a message.
+//! An unlock without waiting is one NIF call: it marks the lock and sends a message to the agent's process. The VM
+//! cannot kill the caller between the two, so no lock stays marked as unlocked without a message.
 
 use crate::clock;
 use crate::machine::{Current, Running};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 mod atoms {
-    rustler::atoms! { full, late_unlock, not_held, ok, try_unlock }
+    rustler::atoms! { full, not_held, ok, unlock_async }
 }
 
 /// A lock of this VM: the number of its agent and the token. Each agent counts its tokens from 1, so a token alone
@@ -53,7 +53,7 @@ impl AgentCell {
         (agent == self.id).then_some(Token(token))
     }
 
-    /// Whether one more lock may be released without waiting.
+    /// Whether one more lock may be unlocked without waiting.
     fn can_enqueue(&self) -> bool {
         let unlocking = self.unlocking.load(Ordering::Relaxed);
         unlocking + self.pending.load(Ordering::Relaxed) < self.most_unlocking
@@ -72,8 +72,8 @@ pub(crate) struct LockHandle {
     token: Token,
     /// The agent's process.
     process: LocalPid,
-    /// Whether a caller has released it. Only one caller succeeds, and the agent may not know yet.
-    released: AtomicBool,
+    /// Whether a caller has unlocked it. Only one caller succeeds, and the agent may not know yet.
+    unlocked: AtomicBool,
 }
 
 #[rustler::resource_impl]
@@ -86,25 +86,25 @@ impl LockHandle {
         token: Token,
         process: LocalPid,
     ) -> LockHandle {
-        let released = AtomicBool::new(false);
+        let unlocked = AtomicBool::new(false);
         LockHandle {
             agent,
             standing,
             token,
             process,
-            released,
+            unlocked,
         }
     }
 
     fn is_held(&self) -> bool {
-        // Acquire: a process that knows of the release finds the lock released.
-        !self.released.load(Ordering::Acquire) && self.agent.lease.holds(&self.standing, clock::now)
+        // Acquire: a process that knows of the unlock finds the lock unlocked.
+        !self.unlocked.load(Ordering::Acquire) && self.agent.lease.holds(&self.standing, clock::now)
     }
 }
 
-/// `held(Handle) -> boolean()`
+/// `is_held(Handle) -> boolean()`
 #[rustler::nif]
-fn held(lock: ResourceArc<LockHandle>) -> bool {
+fn is_held(lock: ResourceArc<LockHandle>) -> bool {
     lock.is_held()
 }
 
@@ -119,34 +119,29 @@ fn id(env: Env, lock: ResourceArc<LockHandle>) -> Term {
     }
 }
 
-/// `claim(Handle) -> boolean()`: marks the lock as released, for the agent's process, which releases it for a waiting
-/// caller. `false` if `give_back` marked it first: its message is in the mailbox.
+/// `mark_unlocked(Handle) -> boolean()`: unlocks without a message, for the agent's process, which unlocks for a
+/// waiting caller. `false` if the lock was unlocked before.
 #[rustler::nif]
-fn claim(lock: ResourceArc<LockHandle>) -> bool {
-    !lock.released.swap(true, Ordering::AcqRel)
+fn mark_unlocked(lock: ResourceArc<LockHandle>) -> bool {
+    !lock.unlocked.swap(true, Ordering::AcqRel)
 }
 
-/// `give_back(Handle) -> ok | not_held | full`: releases the lock. The agent's process gets the message `{try_unlock,
-/// Id}`, or `{late_unlock, Id}` if the lease has expired. `full` if too many unlocks are pending: the lock is
-/// unchanged.
+/// `unlock_async(Handle) -> ok | not_held | full`: unlocks, and sends `{unlock_async, Id, IsExpired}` to the agent's
+/// process. `full` if too many unlocks are pending: the lock is unchanged.
 #[rustler::nif]
-fn give_back(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
+fn unlock_async(env: Env, lock: ResourceArc<LockHandle>) -> Atom {
     if !lock.agent.can_enqueue() {
         return atoms::full();
     }
     let was_held = lock.is_held();
-    if lock.released.swap(true, Ordering::AcqRel) {
+    if lock.unlocked.swap(true, Ordering::AcqRel) {
         return atoms::not_held();
     }
     // Also if it was not held: the agent may not know that it was lost.
     lock.agent.enqueue();
-    let what = if was_held {
-        atoms::try_unlock()
-    } else {
-        atoms::late_unlock()
-    };
+    let id = lock.agent.lock_id(lock.token);
     // If the process is dead, its locks are lost and need no message.
-    let sent = env.send(&lock.process, (what, lock.agent.lock_id(lock.token)));
+    let sent = env.send(&lock.process, (atoms::unlock_async(), id, !was_held));
     if sent.is_ok() && was_held {
         atoms::ok()
     } else {

@@ -1,8 +1,8 @@
 //! Code that the agent's and the voter's state machine (the *machines*) share.
 //!
-//! A VM has at most one agent and one voter: the *current* ones. Voters would take two active agents of one node for
-//! successive lifetimes of one agent. The current machine is therefore ended before a new one is created, and the
-//! calls of a process that has the old one raise.
+//! A VM has at most one agent: the *current* one. Voters would take two active agents of one node for successive
+//! lifetimes of one agent. The current agent is therefore ended before a new one is created, and the calls of a process
+//! that has the old one raise.
 
 use crate::{clients::Clients, clock, error::CallError};
 use quorum::frame;
@@ -15,7 +15,7 @@ mod atoms {
     rustler::atoms! { ack, batch, floor, infinity, notice, send }
 }
 
-/// The current machine of its kind.
+/// The current machine.
 pub(crate) struct Current<M>(Mutex<Option<Arc<M>>>);
 
 impl<M> Current<M> {

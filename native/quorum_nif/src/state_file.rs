@@ -1,41 +1,43 @@
-//! The state file of a member (option `fence_file`): what a voter must know after a restart. A voter reads it at its
-//! start, and writes it before its first frame and once per block of fences. `canal_lock_quorum_state.erl` decides what
-//! the content means.
+//! The state file of a member (option `state_file`): what a voter must know after a restart. A voter reads it at its
+//! start, and writes it before its first frame and once per block of fences. `canal_lock_quorum_state_file.erl` decides
+//! what the content means.
 //!
 //! ```text
-//!   canal_lock_quorum state 2
+//!   canal_lock_quorum state 1
 //!   node a@host1                     the node that wrote it
 //!   members a@host1 b@host2          its member list
-//!   list 00112233445566778899aabbccddeeff      128 bits that identify the list, and which members vote for a name
+//!   list 00112233445566778899aabbccddeeff      128 bits that identify the list
 //!   former b@host2 c@host3           members of earlier lists that may still have one of these. Absent without any
-//!   clients x@host4                  the register: the clients that may have votes. Absent without any
+//!   guests false                     whether clients may have votes
 //!   life 7                           the number of the voter's last start
 //!   lease_ms 10000                   no vote was promised for longer
-//!   below 1790000000000              the mark: no higher fence was given. Absent while the fences are lost
+//!   mark 1790000000000               no higher fence was given. Absent while the fences are lost
 //!   checksum 0b1c2d3e                CRC-32 of the lines before
 //! ```
 //!
-//! Format 1 is the line `canal_lock_quorum fences below MARK`. It is read as a file without node, list, life and lease.
+//! A file is replaced if it is one of this node, or empty, or damaged: then its first line is right, and the rest is
+//! not. Any other file is not changed, nor is a device, a pipe or a folder.
 //!
-//! A write creates a temporary file next to the old one, syncs it, renames it, and syncs the directory. A complete
-//! file, old or new, therefore always exists.
+//! A write creates a temporary file next to the old one (`PATH.new`), syncs it, renames it, and syncs the directory. A
+//! complete file, old or new, therefore always exists. If another file has the name of the temporary one, the state
+//! file cannot be used.
 //!
 //! A mutex serializes the writers of this VM, and no earlier write replaces the file of a later one. A killed process
 //! may still be writing on a dirty scheduler, which cannot be interrupted, while its successor already writes.
 
-use rustler::{Binary, NifMap, NifResult};
+use rustler::{Binary, NifMap, NifResult, NifTaggedEnum};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// The number of the last write of each file.
 static WRITERS: Mutex<BTreeMap<PathBuf, u64>> = Mutex::new(BTreeMap::new());
 
-/// The content. In format 1, texts and lists are empty, and the numbers but `below` are 0.
+/// The content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, NifMap)]
 struct State {
     node: String,
@@ -43,22 +45,34 @@ struct State {
     /// 32 hexadecimal digits.
     list: String,
     former: Vec<String>,
-    clients: Vec<String>,
+    guests: bool,
     life: u32,
     lease_ms: u64,
-    below: Option<u64>,
+    mark: Option<u64>,
 }
 
-/// `state_read(Path) -> {ok, State} | {ok, nil} | {error, Sentence}`: `nil` if the file does not exist.
+/// What is at the path of a state file.
+#[derive(NifTaggedEnum)]
+#[rustler(encode)]
+enum Found {
+    /// `None`: nothing.
+    Ok(Option<State>),
+    /// A file without content, which may be replaced, and what is wrong with it.
+    Lost(&'static str),
+    /// It must not be replaced.
+    Error(String),
+}
+
+/// `state_read(Path) -> {ok, State | nil} | {lost, Sentence} | {error, Sentence}`: see [`Found`].
 #[rustler::nif(schedule = "DirtyIo")]
-fn state_read(path: Binary) -> NifResult<Result<Option<State>, String>> {
-    Ok(read(&path_of(&path)?).map_err(|error| error.to_string()))
+fn state_read(path: Binary) -> NifResult<Found> {
+    Ok(read(&path_of(&path)?))
 }
 
 /// `state_store(Path, State, Number) -> {ok, Stored} | {error, Sentence}`: after it returns, the state survives a crash
-/// of the machine. `Stored` is `false` if the file has a later life of the same node, or if there was a write with a
-/// higher number; then it is not changed. A mark is never lowered. It is removed only by a later life whose fences are
-/// lost.
+/// of the machine. `Stored` is `false` if the file has a later life, or if there was a write with a higher number; then
+/// it is not changed. A mark is never lowered. It is removed only by a later life whose fences are lost. An error, too,
+/// if the file is not one of the node, and not an empty or damaged one.
 #[rustler::nif(schedule = "DirtyIo")]
 fn state_store(path: Binary, state: State, number: u64) -> NifResult<Result<bool, String>> {
     let (path, mut state) = (path_of(&path)?, state);
@@ -67,15 +81,22 @@ fn state_store(path: Binary, state: State, number: u64) -> NifResult<Result<bool
     if writers.get(&path).is_some_and(|last| *last > number) {
         return Ok(Ok(false));
     }
-    // An unreadable file is replaced: the voter that writes knows its state.
-    if let Ok(Some(before)) = read(&path) {
-        if before.node == state.node && before.life > state.life {
-            return Ok(Ok(false));
+    match read(&path) {
+        Found::Error(sentence) => return Ok(Err(sentence)),
+        Found::Ok(Some(before)) if before.node != state.node => {
+            return Ok(Err(format!("it is the file of node {}", before.node)));
         }
-        let is_lost = before.life < state.life && state.below.is_none();
-        if before.node == state.node && !is_lost {
-            state.below = state.below.max(before.below);
+        Found::Ok(Some(before)) if before.life > state.life => return Ok(Ok(false)),
+        Found::Ok(Some(before)) => {
+            let is_lost = before.life < state.life && state.mark.is_none();
+            state.mark = if is_lost {
+                None
+            } else {
+                state.mark.max(before.mark)
+            };
         }
+        // The voter that writes knows its state.
+        Found::Ok(None) | Found::Lost(_) => {}
     }
     let text = state.to_text();
     if State::from_text(&text).as_ref() != Some(&state) {
@@ -88,19 +109,51 @@ fn state_store(path: Binary, state: State, number: u64) -> NifResult<Result<bool
     Ok(stored.map(|()| true).map_err(|error| error.to_string()))
 }
 
-fn read(path: &Path) -> io::Result<Option<State>> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        text => text?,
+fn read(path: &Path) -> Found {
+    let is_begun = |bytes: &Vec<u8>| bytes.starts_with(ANY_HEAD) || ANY_HEAD.starts_with(bytes);
+    if content(&beside(path, NEW)).is_ok_and(|bytes| bytes.is_some_and(|bytes| !is_begun(&bytes))) {
+        return Found::Error(format!("another file has its name with {NEW} at the end"));
+    }
+    let bytes = match content(path) {
+        Ok(None) => return Found::Ok(None),
+        Ok(Some(bytes)) => bytes,
+        Err(error) => return Found::Error(error.to_string()),
     };
-    let invalid = "not a fence file, or an incomplete one";
-    State::from_text(&text)
-        .map(Some)
-        .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, invalid))
+    let state = std::str::from_utf8(&bytes).ok().and_then(State::from_text);
+    match state {
+        Some(state) => Found::Ok(Some(state)),
+        None if bytes.is_empty() => Found::Lost("it is empty"),
+        None if bytes.starts_with(HEAD.as_bytes()) => Found::Lost("it is damaged"),
+        None if bytes.starts_with(ANY_HEAD) => {
+            Found::Error("it is the state file of another version of canal_lock".into())
+        }
+        None => Found::Error("it is not a state file of canal_lock".into()),
+    }
 }
 
-const HEAD: &str = "canal_lock_quorum state 2\n";
-const HEAD_1: &str = "canal_lock_quorum fences below ";
+/// The bytes of a file; `None` if there is none. Opening a pipe could wait forever, and a device must not be replaced.
+fn content(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let read = fs::metadata(path).and_then(|found| match found.is_file() || found.is_dir() {
+        true => File::open(path)?.take(LONGEST).read_to_end(&mut bytes),
+        false => Err(io::Error::other("it is not a regular file")),
+    });
+    match read {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The end of the name of the temporary file of a write. One of a write that was interrupted may exist.
+const NEW: &str = ".new";
+
+/// In bytes. Names of nodes have at most 255 characters, and there are at most some tens in a file.
+const LONGEST: u64 = 1 << 20;
+
+const HEAD: &str = "canal_lock_quorum state 1\n";
+/// Of all versions.
+const ANY_HEAD: &[u8] = b"canal_lock_quorum state ";
 
 impl State {
     fn to_text(&self) -> String {
@@ -113,12 +166,10 @@ impl State {
         if !self.former.is_empty() {
             let _ = writeln!(text, "former {}", self.former.join(" "));
         }
-        if !self.clients.is_empty() {
-            let _ = writeln!(text, "clients {}", self.clients.join(" "));
-        }
-        let _ = write!(text, "life {}\nlease_ms {}\n", self.life, self.lease_ms);
-        if let Some(below) = self.below {
-            let _ = writeln!(text, "below {below}");
+        let (guests, life, lease_ms) = (self.guests, self.life, self.lease_ms);
+        let _ = write!(text, "guests {guests}\nlife {life}\nlease_ms {lease_ms}\n");
+        if let Some(mark) = self.mark {
+            let _ = writeln!(text, "mark {mark}");
         }
         let checksum = crc32(text.as_bytes());
         let _ = writeln!(text, "checksum {checksum:08x}");
@@ -127,13 +178,6 @@ impl State {
 
     /// `None` if any byte is wrong: the only valid text is the one that [`State::to_text`] writes.
     fn from_text(text: &str) -> Option<State> {
-        if let Some(mark) = text.strip_prefix(HEAD_1) {
-            let mark = mark.strip_suffix('\n')?.parse().ok()?;
-            return Some(State {
-                below: Some(mark),
-                ..State::default()
-            });
-        }
         let mut state = State::default();
         for line in text.strip_prefix(HEAD)?.lines() {
             let (key, value) = line.split_once(' ')?;
@@ -142,10 +186,10 @@ impl State {
                 "members" => state.members = names(value),
                 "list" => state.list = value.to_owned(),
                 "former" => state.former = names(value),
-                "clients" => state.clients = names(value),
+                "guests" => state.guests = value.parse().ok()?,
                 "life" => state.life = value.parse().ok()?,
                 "lease_ms" => state.lease_ms = value.parse().ok()?,
-                "below" => state.below = Some(value.parse().ok()?),
+                "mark" => state.mark = Some(value.parse().ok()?),
                 "checksum" => {}
                 _ => return None,
             }
@@ -166,7 +210,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let beside = beside(path, ".new");
+    let beside = beside(path, NEW);
     let mut file = File::create(&beside)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;

@@ -73,6 +73,8 @@ start(Name, Arguments, Options) ->
 %% With exactly these options of `peer', apart from those that all nodes need.
 -spec boot(map()) -> a_node().
 boot(Options = #{args := Arguments}) ->
+    %% Nodes inherit it, and keep their state files there, not in the folder of the user.
+    true = os:putenv("XDG_DATA_HOME", data_home()),
     Paths = [Path || Path <- code:get_path(), filelib:is_dir(Path)],
     Defaults = #{host => ?HOST, longnames => true, connection => standard_io, wait_boot => ?TIMEOUT_MS},
     {ok, Peer, Name} = peer:start(
@@ -81,17 +83,21 @@ boot(Options = #{args := Arguments}) ->
     call({Peer, Name}, fun start_keeper/0),
     {Peer, Name}.
 
+data_home() ->
+    filename:join(os:getenv("TMPDIR", "/tmp"), "canal_lock_tests_" ++ os:getpid()).
+
 %% Starts a dead node again under its name. It knows no other node, and no other node knows its port.
 -spec restart(a_node(), [string()]) -> a_node().
 restart({_, Name}, Arguments) ->
     start(hd(string:split(atom_to_list(Name), "@")), Arguments).
 
 -spec stop(a_node()) -> ok.
-stop(Node = {Peer, _}) ->
-    case is_alive(Node) of
-        true -> peer:stop(Peer);
-        false -> ok
-    end.
+stop(Node = {Peer, Name}) ->
+    _ = is_alive(Node) andalso peer:stop(Peer),
+    _ = [file:delete(File) || File <- filelib:wildcard(filename:join([data_home(), "*", atom_to_list(Name) ++ "*"]))],
+    %% After the last node.
+    _ = [file:del_dir(Folder) || Folder <- [filename:join(data_home(), "canal_lock"), data_home()]],
+    ok.
 
 %% Sends SIGKILL, also to a node that is suspended. Returns when the node is dead.
 -spec kill(a_node()) -> ok.

@@ -2,11 +2,11 @@
 %% wait until one expires.
 -module(test_quorum_cluster).
 
--export([tests/2, tests/4, on/3, rules/0, options/1]).
--export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1]).
+-export([tests/2, tests/4, on/3, lease_ms/0, options/1]).
+-export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1, had_run/2, lose_file/1]).
 -export([await_voting/1, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1, kill_supervisor/0]).
--export([lock/3, rlock/3, held/2, unlock/2, try_unlock/2, messages/1, messages_until_lost/2]).
+-export([lock/3, rlock/3, held/2, unlock/2, unlock_async/2, messages/1, messages_until_lost/2]).
 
 -import(test_nodes, [call/2, order/2]).
 
@@ -14,30 +14,20 @@
 -type worker() :: test_nodes:worker().
 -type tests() :: [{Title :: string(), fun(([a_node()]) -> term())}].
 
-%% A tenth of the default rules.
--spec rules() -> #{atom() => pos_integer()}.
-rules() ->
-    #{
-        heartbeat_ms => 200,
-        holder_lease_ms => 800,
-        voter_lease_ms => 1000,
-        quarantine_ms => 1000,
-        attempt_ms => 200,
-        retry_most_ms => 200,
-        wait_ms => 600,
-        keep_ms => 50,
-        at_risk_ms => 400
-    }.
+%% The shortest one.
+-spec lease_ms() -> pos_integer().
+lease_ms() ->
+    1000.
 
 %% Of each member of a cluster of these nodes.
 -spec options([a_node()]) -> canal_lock_quorum:options().
 options(Nodes) ->
-    #{members => members(Nodes), fence_file => none, reconnect_ms => 100, rules => rules()}.
+    #{members => members(Nodes), clients => none, reconnect_ms => 100, lease_ms => lease_ms()}.
 
 %% Of a client of these members.
 -spec client_options([a_node()]) -> canal_lock_quorum:options().
 client_options(Members) ->
-    (maps:remove(fence_file, options(Members)))#{voter => false}.
+    (maps:remove(clients, options(Members)))#{voter => false}.
 
 -spec members([a_node()]) -> [node()].
 members(Nodes) ->
@@ -67,7 +57,7 @@ on(Nodes, Options, Test) ->
         [test_nodes:kill_workers(Node) || Node <- Nodes],
         await_empty([Node || Node <- Nodes, is_started(Node)])
     after
-        [stop(Node) || Node <- Nodes]
+        [begin stop(Node), lose_file(Node) end || Node <- Nodes]
     end.
 
 %% Returns when all members vote, and answer on all nodes.
@@ -98,6 +88,30 @@ start(Node, Options) ->
         unlink(Pid),
         ok
     end).
+
+%% As if the member, which is stopped, had run before, and no client had its votes.
+-spec had_run(a_node(), canal_lock_quorum:options()) -> ok.
+had_run(Node, Options) ->
+    call(Node, fun() ->
+        ok = canal_lock_quorum_nif:load(),
+        Config = #{state_file := Path} = canal_lock_quorum_config:make(Options#{clients => none}),
+        ok = canal_lock_quorum_state_file:check(Path),
+        {ok, #{state := State}} = canal_lock_quorum_state_file:start(Config, 0),
+        {ok, true} = canal_lock_quorum_state_file:store(Path, canal_lock_quorum_state_file:with_mark(1, State)),
+        ok
+    end).
+
+%% The member, which is stopped, loses its default state file. Its last write may still be running.
+-spec lose_file(a_node()) -> ok.
+lose_file(Node) ->
+    _ = test_nodes:is_alive(Node) andalso call(Node, fun() ->
+        Writes = fun() ->
+            [F || P <- processes(), {_, {canal_lock_quorum_voter, F, 3}} <- [process_info(P, initial_call)]]
+        end,
+        test_await:value([], Writes),
+        file:delete(canal_lock_quorum_config:default_state_file())
+    end),
+    ok.
 
 -spec stop(a_node()) -> ok.
 stop(Node) ->
@@ -134,8 +148,7 @@ await_voting(Nodes) ->
                 fun() ->
                     #{voting := Voting, quorum := Quorum, members := Members} = canal_lock_quorum:status(),
                     Silent = [Name || #{node := Name, answers := false} <- Members],
-                    %% The benchmark also runs a build before groups, which says `true'.
-                    #{voting => Voting, quorum => lists:member(Quorum, [all, true]), silent => Silent}
+                    #{voting => Voting, quorum => Quorum, silent => Silent}
                 end
             )
         end)
@@ -170,18 +183,18 @@ kill_process(Name) ->
 %% Kills the supervisor on the calling node. Returns when its processes have ended.
 -spec kill_supervisor() -> ok.
 kill_supervisor() ->
-    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_links],
+    Names = [canal_lock_quorum, canal_lock_quorum_agent, canal_lock_quorum_voter, canal_lock_quorum_connections],
     ok = test_worker:kill(whereis(canal_lock_quorum)),
     _ = test_await:value([], fun() -> [Name || Name <- Names, whereis(Name) =/= undefined] end),
     ok.
 
 %%% What workers do. A lock is valid only on its node, so the worker keeps it in its process dictionary.
 
--spec lock(worker(), term(), non_neg_integer()) -> {ok, Fence :: pos_integer()} | {error, timeout | no_quorum}.
+-spec lock(worker(), term(), timeout()) -> {ok, Fence :: pos_integer()} | {error, timeout | no_quorum}.
 lock(Worker, Name, Timeout_ms) ->
     order(Worker, locking(lock, Name, Timeout_ms)).
 
--spec rlock(worker(), term(), non_neg_integer()) -> {ok, Fence :: non_neg_integer()} | {error, timeout | no_quorum}.
+-spec rlock(worker(), term(), timeout()) -> {ok, Fence :: non_neg_integer()} | {error, timeout | no_quorum}.
 rlock(Worker, Name, Timeout_ms) ->
     order(Worker, locking(rlock, Name, Timeout_ms)).
 
@@ -198,15 +211,15 @@ locking(Function, Name, Timeout_ms) ->
 
 -spec held(worker(), term()) -> boolean().
 held(Worker, Name) ->
-    order(Worker, fun() -> canal_lock_quorum:held(get({lock, Name})) end).
+    order(Worker, fun() -> canal_lock_quorum:is_held(get({lock, Name})) end).
 
 -spec unlock(worker(), term()) -> ok | {error, term()}.
 unlock(Worker, Name) ->
     order(Worker, fun() -> canal_lock_quorum:unlock(get({lock, Name})) end).
 
--spec try_unlock(worker(), term()) -> ok | {error, term()}.
-try_unlock(Worker, Name) ->
-    order(Worker, fun() -> canal_lock_quorum:try_unlock(get({lock, Name})) end).
+-spec unlock_async(worker(), term()) -> ok | {error, term()}.
+unlock_async(Worker, Name) ->
+    order(Worker, fun() -> canal_lock_quorum:unlock_async(get({lock, Name})) end).
 
 %% The messages that the worker received about its locks, by their names, the first one first.
 -spec messages(worker()) -> [{at_risk | lost, term()}].

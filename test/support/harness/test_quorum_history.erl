@@ -41,7 +41,8 @@
 -type known() ::
     %% Each lock that a client of this node held at `Had' is lost or unlocked at `By', unless the client is dead.
     {must_lose, Index :: pos_integer(), Had :: time_ns(), By :: time_ns()}
-    %% No request that a client of this node makes between these times is granted between them.
+    %% No request that a client of this node makes between these times is granted between them, unless another client
+    %% of the node passes its lock on.
     | {no_grants, Index :: pos_integer(), time_ns(), time_ns()}
     %% A client of this node is granted a lock between these times.
     | {recovers, Index :: pos_integer(), time_ns(), By :: time_ns()}
@@ -258,9 +259,10 @@ check_known({must_lose, Index, Had, By}, Read, Granted) ->
         maps:get(Client, LastSeen) > By
     ];
 check_known({no_grants, Index, From, To}, _, Granted) ->
+    Here = at_node(Index, Granted),
     [
         {no_quorum_no_lock, {between, From, To, details(Lock)}}
-     || Lock = #lock{asked = Asked, granted = When} <- at_node(Index, Granted), Asked > From, When < To
+     || Lock = #lock{asked = Asked, granted = When} <- Here, Asked > From, When < To, not is_passed_on(Lock, Here)
     ];
 check_known({recovers, Index, From, By}, _, Granted) ->
     Grants = [When || #lock{granted = When} <- at_node(Index, Granted), When > From, When =< By],
@@ -270,6 +272,17 @@ check_known({left, Index, Left}, _, _) ->
 
 at_node(Index, Locks) ->
     [Lock || Lock = #lock{client = {At, _}} <- Locks, At =:= Index].
+
+%% A lock that was passed on has the next fence, and was asked for before the one before it was unlocked.
+is_passed_on(#lock{mode = write, names = Names, fence = Fence, asked = Asked}, Here) ->
+    lists:any(
+        fun(#lock{names = Others, fence = Before, unlocking = Unlocking}) ->
+            Others =:= Names andalso Before =:= Fence - 1 andalso Unlocking > Asked
+        end,
+        Here
+    );
+is_passed_on(_, _) ->
+    false.
 
 details(#lock{client = Client, request = Request, mode = Mode, names = Names, fence = Fence} = Lock) ->
     #lock{asked = Asked, granted = Granted, certainly_held_until = Last, over = Over} = Lock,

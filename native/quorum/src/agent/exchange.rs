@@ -1,77 +1,112 @@
 //! Sends batches to voters and applies their answers.
 
-use super::output::{AgentOutput, Loss};
-use super::peer::{Flight, Repair, Sent};
+use super::link::{Flight, Link, Repair, Sent};
+use super::output::{AgentOutput, Loss, Request};
+use super::request::Answer;
 use super::Agent;
 use crate::frame::{wire_size, BATCH_BYTES};
-use crate::groups::Quorums;
 use crate::members::{Member, MemberSet};
 use crate::message::{
-    Ack, Batch, Digest, Fence, Frame, Lifetime, Mode, Notice, Op, Reply, Send, Session, Token,
-    Verdict, VoterNews, VoterState,
+    Ack, Batch, Digest, Frame, Lifetime, Notice, Op, Reason, Reply, Send, Session, Token, Verdict,
+    VoterState, VoterStatus,
 };
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
+use std::collections::BTreeSet;
 
 impl Agent {
-    pub(super) fn send_batch(&mut self, member: Member) {
-        let (rules, issued) = (self.setup.rules, self.unlocks.issued());
-        let peer = &self.peers[member.place()];
+    /// Creates a batch for each voter that has one due and no unanswered batch.
+    pub(super) fn send_batches(&mut self) {
+        let free = self.members_that(|link| link.connected && link.flight.is_none());
+        // One that confirms votes is no heartbeat: those sent with it would hold up operations until they are answered.
+        let beats = |until| {
+            let beats = |link: &Link| link.next_batch <= until && link.confirms.is_empty();
+            self.members_that(beats).and(free)
+        };
+        // If a heartbeat is due, the agent also sends those that are due soon: at rest, few steps serve all voters.
+        let early = match beats(self.now).is_empty() {
+            true => MemberSet::EMPTY,
+            false => beats(self.now + self.setup.rules.heartbeat / 2),
+        };
+        for member in free.iter() {
+            if early.contains(member) || self.sends_at(member) <= self.now {
+                self.send_batch(member);
+            }
+        }
+    }
+
+    /// When the next batch for a voter without an unanswered one is due.
+    pub(super) fn sends_at(&self, member: Member) -> Time {
+        let link = &self.links[member.place()];
         let asserts = self
-            .asserts_at(member, peer)
-            .is_some_and(|at| at <= self.now);
-        let repair = match peer.repair {
-            Repair::None if asserts => Repair::Assert(Token(0)),
+            .assertable(member, Token(0))
+            .next()
+            .filter(|_| link.ready());
+        match asserts {
+            _ if link.has_ops() || link.repair != Repair::None => Time::LONG_AGO,
+            Some(_) => link.next_assert.min(link.next_batch),
+            None => link.next_batch,
+        }
+    }
+
+    fn send_batch(&mut self, member: Member) {
+        let (rules, issued) = (self.setup.rules, self.unlocks.issued());
+        if self.locks.lease.valid(member) <= self.now {
+            self.locks.settle(member);
+        }
+        let asserts = self.assertable(member, Token(0)).next().is_some();
+        let link = &self.links[member.place()];
+        let repair = match link.repair {
+            Repair::None if asserts && link.next_assert <= self.now => Repair::Assert(Token(0)),
             repair => repair,
         };
-        let mut ops = Vec::new();
-        let mut then = Repair::None;
-        if peer.session.is_some() {
+        let (mut ops, mut then, mut settles, mut unlocked) =
+            (Vec::new(), Repair::None, false, None);
+        if link.session.is_some() {
+            self.confirm_votes(member, &mut ops);
             then = self.repair(member, repair, &mut ops);
-        }
-        let peer = &mut self.peers[member.place()];
-        if peer.session.is_some() {
-            let buried = peer
-                .dead_agents
-                .iter()
-                .map(|agent| Op::Bury { agent: *agent });
-            ops.extend(buried);
-        }
-        let settles = peer.session.is_some() && !peer.settled && then == Repair::None;
-        if settles {
-            ops.push(Op::Settled);
-        }
-        let mut unlocked = None;
-        if peer.session.is_some() {
-            let credit = usize::from(peer.credit).max(1);
-            let most = rules.batch.min(credit).max(ops.len());
-            let bytes = (BATCH_BYTES / rules.batch)
-                .saturating_mul(most)
-                .min(BATCH_BYTES);
+            let link = &mut self.links[member.place()];
+            ops.extend(
+                link.earlier_agents
+                    .iter()
+                    .map(|agent| Op::EndAgent { agent: *agent }),
+            );
+            // Not before each lock that continues a vote is answered: from then on the voter may vote for others.
+            settles = !link.settled && then == Repair::None && !self.locks.continues_any(member);
+            if settles {
+                ops.push(Op::Settled);
+            }
+            let most = rules.batch.max(ops.len());
             // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were released
-            // since: see `Peer::doubtful`.
-            unlocked = Some(peer.take(&mut ops, most, bytes, issued))
-                .filter(|_| peer.settled && !matches!(then, Repair::Sync(_)));
+            // since: see `Link::unchecked`.
+            unlocked = Some(link.take(&mut ops, most, BATCH_BYTES, issued))
+                .filter(|_| link.settled && !matches!(then, Repair::Sync(_)));
         }
-        peer.repair = repair;
-        peer.seq += 1;
-        peer.next_batch = self.now + rules.heartbeat;
+        let pause = match self.requests.is_asking() {
+            true => rules.wait / 3,
+            false => rules.heartbeat,
+        };
+        let link = &mut self.links[member.place()];
+        link.repair = repair;
+        link.last = (link.last.0 + 1, self.now);
+        link.next_batch = match link.confirms.is_empty() {
+            true => self.now + pause,
+            false => self.now,
+        };
         if matches!(repair, Repair::Assert(_)) {
-            peer.next_assert = self.now + rules.attempt;
+            link.next_assert = self.now + rules.heartbeat;
         }
-        let (seq, session) = (peer.seq, peer.session);
+        let (seq, session) = (link.last.0, link.session);
         let sent = ops.iter().filter_map(sent).collect();
         let until = self.now + rules.attempt;
-        let late_at = Some(self.now + peer.round_trips.lateness(&rules));
-        let srtt_us = peer.round_trips.average().unwrap_or_default().as_micros();
-        peer.flight = Some(Flight {
+        link.flight = Some(Flight {
             seq,
-            late_at,
             until,
             sent,
             unlocked,
             repair: then,
             settles,
+            given: BTreeSet::new(),
         });
         let batch = Batch {
             agent: self.setup.lifetime,
@@ -79,13 +114,39 @@ impl Agent {
             seq,
             stamp: self.now,
             clock: self.clock,
-            srtt_us: u32::try_from(srtt_us).unwrap_or(u32::MAX),
             ops,
         };
         self.out.push(AgentOutput::Send(Send {
             to: member.into(),
             frame: Frame::Batch(batch),
         }));
+    }
+
+    /// Confirms votes. Before all other operations: an unasked vote counts for a short time only.
+    fn confirm_votes(&mut self, member: Member, ops: &mut Vec<Op>) {
+        while ops.len() < self.setup.rules.batch {
+            let Some(token) = self.links[member.place()].confirms.pop_first() else {
+                return;
+            };
+            let asking = self
+                .requests
+                .asking(token)
+                .map(|request| self.requests.asking_of(request));
+            let fence = match (
+                asking.map(|asking| asking.answer(member)),
+                self.locks.get(token),
+            ) {
+                (
+                    Some(Answer::Voted {
+                        fence, confirming, ..
+                    }),
+                    _,
+                ) => fence.max(confirming),
+                (None, Some(lock)) => lock.last,
+                (_, _) => continue,
+            };
+            ops.push(Op::Confirm { token, fence });
+        }
     }
 
     /// Adds the next part of a repair to `ops` and returns the rest.
@@ -95,25 +156,17 @@ impl Agent {
             Repair::None => Repair::None,
             Repair::Sync(from) => {
                 // Also tokens that the voter was not asked for: it may be asked later, and get this batch after that.
-                let may_vote = |quorums: &Quorums| quorums.voters().contains(member);
-                let asks = |request| {
-                    let pending = self.requests.get(request);
-                    pending.is_some_and(|pending| may_vote(&pending.quorums))
-                };
-                let attempts = self.attempts.range(from..);
-                let attempts = attempts.map(|(token, request)| (*token, asks(request)));
-                let locks = self.locks.range(from);
-                let locks = locks.map(|(token, lock)| (token, may_vote(lock.standing.quorums())));
-                let mut all: Vec<(Token, bool)> = attempts
-                    .take(most + 1)
-                    .chain(locks.take(most + 1))
-                    .collect();
-                all.sort_unstable();
-                // A token is either an attempt or a lock, so `to` is the first live token that is not listed, or is
-                // above all of them.
-                let to = all.get(most).map(|(token, _)| *token);
-                let listed = all.into_iter().take(most).filter(|(_, may)| *may);
-                let live = listed.map(|(token, _)| token).collect();
+                let asking = self
+                    .requests
+                    .tokens(from)
+                    .map(|(token, _)| token)
+                    .take(most + 1);
+                let held = self.locks.range(from).take(most + 1);
+                let mut live: Vec<Token> = asking.chain(held).collect();
+                live.sort_unstable();
+                // `to` is the first live token that is not listed, or is above all of them.
+                let to = live.get(most).copied();
+                live.truncate(most);
                 ops.push(Op::Sync {
                     from,
                     to: to.unwrap_or(self.next),
@@ -123,11 +176,9 @@ impl Agent {
             }
             Repair::Assert(from) => {
                 let mut bytes = 0;
-                let tokens = self.assertable(member, from).map(|(token, _)| token);
-                for token in tokens.take(most + 1).collect::<Vec<_>>() {
-                    let Some(op) = self.assertion(member, token) else {
-                        continue;
-                    };
+                let tokens = self.assertable(member, from).take(most + 1);
+                for token in tokens.collect::<Vec<_>>() {
+                    let op = self.assertion(member, token);
                     bytes += wire_size(&op);
                     if ops.len() == most || (bytes > BATCH_BYTES && !ops.is_empty()) {
                         return Repair::Assert(token);
@@ -139,222 +190,237 @@ impl Agent {
         }
     }
 
+    /// The locks from `from` on that may get the vote of a voter that they lack. While it is in quarantine, these are
+    /// the locks that continue an earlier vote: see V3.
+    fn assertable(&self, member: Member, from: Token) -> impl Iterator<Item = Token> + '_ {
+        let in_quarantine = self.links[member.place()].state == VoterState::Quarantined;
+        let any = self.setup.bugs.have(ProtocolBug::AnyLockContinues);
+        self.locks.lacking(member, from, in_quarantine && !any)
+    }
+
     pub(super) fn ack(&mut self, member: Member, ack: Ack) {
-        let bugs = self.setup.bugs;
-        let peer = &mut self.peers[member.place()];
+        let link = &mut self.links[member.place()];
         match ack.verdict {
             // A late `Mismatch` names another session than the current one.
-            Verdict::Mismatch { named, others } if named == peer.session => {
-                let restarted = named.is_some_and(|named| named.voter != ack.session.voter);
-                if restarted && peer.held_back.is_none() {
-                    // It comes before the notice of the restart.
-                    self.replace_votes_of(member);
-                }
-                if self.is_held_back(member) {
-                    self.peers[member.place()].flight = None;
-                } else {
-                    self.begin(member, ack.session, ack.news, others);
-                }
+            Verdict::Mismatch { named, others } if named == link.session => {
+                self.begin(member, ack.session, ack.status, others);
             }
             Verdict::Mismatch { .. } => {}
-            Verdict::Done { .. } if peer.session != Some(ack.session) => {}
+            Verdict::Done { .. } if link.session != Some(ack.session) => {}
             Verdict::Done {
                 replies,
                 digest,
                 revoked,
             } => {
-                let until = match bugs.have(ProtocolBug::LeaseFromAnswer) {
-                    false => ack.stamp.min(self.now) + self.setup.rules.holder_lease,
-                    true => self.now + self.setup.rules.voter_lease,
+                let flight = link.take_flight(self.now, ack.seq, ack.stamp);
+                let mut decided = match flight {
+                    Some(flight) => self.apply_answer(member, flight, replies, digest),
+                    None => Vec::new(),
                 };
-                peer.held_back = None;
-                let lease = &self.locks.lease;
-                lease.set(member, lease.valid(member).max(until));
-                let flight = peer.flight.take_if(|flight| flight.seq == ack.seq);
-                if let Some(flight) = flight {
-                    let late = flight.late_at.is_none();
-                    self.apply_answer(member, flight, replies, digest);
-                    // After its votes, or a slow answer would be one too late.
-                    self.measured(member, self.now - ack.stamp, late);
+                if self.renew(member, ack.stamp) {
+                    decided = self.requests.all_asking();
                 }
                 for token in revoked {
-                    self.lost(token, Loss::Revoked);
-                    if let Some(request) = self.attempts.get(&token).copied() {
-                        self.fail(request);
+                    if self.locks.get(token).is_some() {
+                        self.lost(token, Loss::Revoked);
+                    } else if let Some(request) = self.requests.asking(token) {
+                        self.give_back(request);
                     }
                 }
+                decided.into_iter().for_each(|request| self.decide(request));
             }
         }
         // After its votes: one that gave its last fence has voted.
-        self.news(member, ack.session.voter, ack.news);
+        self.status_of(member, ack.session.voter, ack.status);
         self.count_unlocks();
     }
 
+    /// The voter has answered a batch that was sent at `stamp`: its votes count for the lease from then on. Returns
+    /// whether they did not before.
+    fn renew(&mut self, member: Member, stamp: Time) -> bool {
+        if !self.links[member.place()].settled {
+            return false;
+        }
+        let until = match self.setup.bugs.have(ProtocolBug::LeaseFromAnswer) {
+            false => stamp.min(self.now) + self.setup.rules.holder_lease,
+            true => self.now + self.setup.rules.voter_lease,
+        };
+        let lease = &self.locks.lease;
+        let before = lease.valid(member);
+        lease.set(member, before.max(until));
+        before <= self.now && until > self.now
+    }
+
     /// What a voter says of itself. Ignored if the session with it is over, or has not begun.
-    fn news(&mut self, member: Member, voter: Lifetime, news: VoterNews) {
-        self.clock = self.clock.max(news.clock);
-        let peer = &mut self.peers[member.place()];
-        if peer.session.is_none_or(|session| session.voter != voter) {
+    fn status_of(&mut self, member: Member, voter: Lifetime, status: VoterStatus) {
+        self.clock = self.clock.max(status.clock);
+        let link = &mut self.links[member.place()];
+        if link.session.is_none_or(|session| session.voter != voter) {
             return;
         }
-        peer.credit = news.credit;
-        let before = std::mem::replace(&mut peer.state, news.state);
-        if before == news.state {
+        let before = std::mem::replace(&mut link.state, status.state);
+        if before == status.state {
             return;
         }
         if before == VoterState::Quarantined {
             // It accepts all locks from now on.
-            peer.next_assert = self.now;
+            link.next_assert = self.now;
         }
-        match news.state {
-            VoterState::Voting => self.rejoin(member),
-            _ => self.leave_queue(member),
+        if status.state == VoterState::Voting {
+            // It can record fences again.
+            for request in self.requests.all_asking() {
+                self.requests
+                    .change_asking(request, |asking| asking.confirm_again(member));
+                self.decide(request);
+            }
         }
     }
 
     /// Starts a new session. The voter has forgotten all votes for this agent.
-    fn begin(&mut self, member: Member, session: Session, news: VoterNews, others: Vec<Lifetime>) {
+    fn begin(
+        &mut self,
+        member: Member,
+        session: Session,
+        status: VoterStatus,
+        others: Vec<Lifetime>,
+    ) {
         let issued = self.unlocks.issued();
-        let peer = &mut self.peers[member.place()];
-        peer.begin(session, issued);
-        (peer.state, peer.credit) = (news.state, news.credit);
-        peer.dead_agents = others;
-        if !self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
-            // Before the next expiry of this voter is stored: see lease.rs.
-            self.locks.forgotten(member, self.now);
-            self.locks.lease.set(member, Time::NEVER);
-            for token in self.attempts.keys().copied().collect::<Vec<_>>() {
-                self.count(member, token, Err(None));
-            }
-            self.advance(self.now);
+        let link = &mut self.links[member.place()];
+        link.begin(session, issued);
+        link.state = status.state;
+        link.earlier_agents = others;
+        if self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
+            return;
         }
-        self.rejoin(member);
+        self.locks.begin(member, self.now);
+        for request in self.requests.all_asking() {
+            self.ask(request, member);
+        }
     }
 
+    /// Applies the replies, and returns the requests to decide about when the votes count.
     fn apply_answer(
         &mut self,
         member: Member,
         flight: Flight,
         replies: Vec<Reply>,
         digest: Digest,
-    ) {
+    ) -> Vec<Request> {
         let issued = self.unlocks.issued();
-        let peer = &mut self.peers[member.place()];
-        let returned = peer.answered();
+        let link = &mut self.links[member.place()];
         if replies.len() != flight.sent.len() {
-            return peer.lose();
+            link.lose();
+            return Vec::new();
         }
-        peer.repair = flight.repair;
-        peer.settled |= flight.settles;
-        peer.dead_agents.clear();
-        peer.unlocked = peer.unlocked.max(flight.unlocked.unwrap_or_default());
-        if flight.settles && std::mem::take(&mut peer.doubtful) {
-            // It must receive the live tokens before its answers count for unlocks.
-            peer.repair = Repair::Sync(Token(0));
-        }
-        if flight.settles && peer.unlocked < issued {
+        if flight.settles && link.unlocked < issued {
             // A caller may wait for an unlock that the voter has executed: its next answer counts, so request it now.
-            peer.next_batch = self.now;
+            link.next_batch = self.now;
         }
+        let mut decided = Vec::new();
         for (sent, reply) in flight.sent.into_iter().zip(replies) {
-            self.replied(member, sent, reply);
+            self.replied(member, sent, reply, &flight.given, &mut decided);
+        }
+        let link = &mut self.links[member.place()];
+        if !link.settled && !self.locks.continues_any(member) {
+            link.next_batch = self.now;
         }
         self.compare(member, digest);
-        if returned {
-            self.rejoin(member);
-        }
+        decided
     }
 
     /// Compares the voter's digest with the agent's once all queued operations are executed. If they differ,
     /// schedules a sync, which repairs any difference. Syncs at most once per heartbeat, in case a sync does not
     /// help.
     fn compare(&mut self, member: Member, digest: Digest) {
-        let peer = &self.peers[member.place()];
-        if peer.has_ops() || peer.repair != Repair::None || peer.compare > self.now {
+        let link = &self.links[member.place()];
+        let is_behind = link.has_ops() || !link.confirms.is_empty() || link.repair != Repair::None;
+        if is_behind || link.compare > self.now {
             return;
         }
-        let attempts = self.attempts.iter().filter(|(_, request)| {
-            self.requests
-                .get(request)
-                .is_some_and(|pending| pending.votes().contains(member))
-        });
-        let live = attempts.fold(self.locks.digest(member), |digest, (token, _)| {
-            digest.with(*token)
-        });
+        let voted = self.requests.voted(member);
+        let live = voted.fold(self.locks.digest(member), Digest::with);
         if live != digest {
-            let peer = &mut self.peers[member.place()];
-            peer.repair = Repair::Sync(Token(0));
-            peer.compare = self.now + self.setup.rules.heartbeat;
+            let link = &mut self.links[member.place()];
+            link.repair = Repair::Sync(Token(0));
+            link.compare = self.now + self.setup.rules.heartbeat;
         }
     }
 
-    fn replied(&mut self, member: Member, sent: Sent, reply: Reply) {
+    /// The voter says nothing of the votes that it has `given` since.
+    fn replied(
+        &mut self,
+        member: Member,
+        sent: Sent,
+        reply: Reply,
+        given: &BTreeSet<Token>,
+        decided: &mut Vec<Request>,
+    ) {
+        let mut of_token = |agent: &Agent, token| decided.extend(agent.requests.asking(token));
         match (sent, reply) {
             (Sent::Lock(token), Reply::Yes { fence }) => {
-                self.voted(member, token, fence);
-                self.count(member, token, Ok(fence));
+                self.answered(member, token, Some(fence), false);
+                of_token(self, token);
             }
             (Sent::Lock(token), Reply::No { reason }) => {
-                self.count(member, token, Err(Some(reason)))
+                self.answered(member, token, None, reason == Reason::Queued);
+                of_token(self, token);
             }
             (Sent::Assert(token), Reply::Yes { .. }) => self.vote(member, token, true),
-            (Sent::Confirm(token), Reply::Confirmed) => self.confirmed(member, token),
-            (Sent::Confirm(token), Reply::No { .. }) => self.lags(member, token),
-            (Sent::Confirm(token), _) => {
-                self.vote(member, token, false);
-                self.count(member, token, Err(None));
+            // If its fence is lower than the one that it was sent, it says later that it can record that.
+            (Sent::Confirm(token), Reply::Yes { fence }) => {
+                self.confirmed(member, token, fence);
+                of_token(self, token);
             }
+            (Sent::Confirm(token), _) if given.contains(&token) => {}
+            (Sent::Confirm(token), _) => self.missing(member, token),
             (Sent::Sync(live), Reply::Synced { missing }) => {
-                for token in live {
+                for token in live.into_iter().filter(|token| !given.contains(token)) {
                     let has = missing.binary_search(&token).is_err();
-                    self.vote(member, token, has);
                     self.synced(member, token, has);
+                    of_token(self, token);
                 }
             }
-            // A rejection that changes nothing, or a mismatched reply, which the comparison of digests detects.
+            // An assertion that is rejected and repeated later; or a mismatched reply, which the digests show.
             _ => {}
         }
     }
 
-    /// Records a vote that arrived after the lock was granted without it.
-    fn voted(&mut self, member: Member, token: Token, voted: Fence) {
-        let Some(lock) = self.locks.get(token) else {
-            return;
-        };
-        let (mode, fence) = (lock.mode, lock.last);
-        self.vote(member, token, true);
-        if mode == Mode::Write && voted < fence {
-            self.enqueue(MemberSet::EMPTY.with(member), &Op::Confirm { token, fence });
-        }
-    }
-
     pub(super) fn notice(&mut self, member: Member, notice: Notice) {
-        let peer = &mut self.peers[member.place()];
-        let other = peer
+        let link = &mut self.links[member.place()];
+        let other = link
             .session
             .is_some_and(|session| session.voter != notice.voter);
-        if other && peer.flight.is_some() {
+        if other && link.flight.is_some() {
             // The batch in flight gets no answer.
-            peer.lose();
+            link.lose();
         }
-        if other || notice.speak {
-            peer.next_batch = self.now;
+        if other || notice.wants_batch {
+            link.next_batch = self.now;
         }
-        if other && peer.held_back.is_none() {
-            self.replace_votes_of(member);
-        }
-        self.news(member, notice.voter, notice.news);
+        let sent = link.sent_at(notice.seq);
         let session = Session {
             voter: notice.voter,
             generation: notice.generation,
         };
-        if self.peers[member.place()].session == Some(session) {
-            for token in notice.hints {
-                self.hint(member, token);
+        let is_current = link.session == Some(session);
+        self.status_of(member, notice.voter, notice.status);
+        if !is_current {
+            return;
+        }
+        if let Some(sent) = sent {
+            let (bugs, wait) = (self.setup.bugs, self.setup.rules.wait);
+            let until = match () {
+                () if bugs.have(ProtocolBug::GivenCountsLong) => Time(i64::MAX),
+                () if bugs.have(ProtocolBug::GivenFromArrival) => self.now + wait,
+                () => sent + wait * 4 / 5,
+            };
+            for given in &notice.given {
+                self.links[member.place()].given_after(notice.seq, given.token);
+                self.given(member, given.token, given.fence, until);
             }
-            for recall in notice.recalls {
-                self.recall(member, recall);
-            }
+        }
+        for recall in notice.recalls {
+            self.recall(member, recall);
         }
     }
 }
@@ -366,6 +432,6 @@ fn sent(op: &Op) -> Option<Sent> {
         Op::Confirm { token, .. } => Some(Sent::Confirm(*token)),
         Op::Assert { token, .. } => Some(Sent::Assert(*token)),
         Op::Sync { live, .. } => Some(Sent::Sync(live.clone())),
-        Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::Bury { .. } => None,
+        Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. } => None,
     }
 }

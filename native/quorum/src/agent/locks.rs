@@ -1,18 +1,19 @@
 //! The locks that this node holds.
 //!
-//! Locks with the same votes expire at the same moment. They are therefore kept in *sets* of locks with the same votes.
-//! There may be thousands of sets if names have different voters. So a set is not looked at while voters renew its
-//! votes. A voter is *sound* while at least `at_risk` of its lease is left. The locks of a set are not at risk while
-//! its sound voters contain a quorum of each group. When a voter is no longer sound, the agent looks at the sets whose
-//! sound voters no longer do.
+//! Locks with the same votes expire at the same moment. They are therefore kept in *sets* of locks with the same votes,
+//! and a set is not looked at while voters renew its votes. A voter *has margin* while at least `at_risk` of its lease
+//! is left. The locks of a set are not at risk while a quorum of its voters has margin. When a voter has none any more,
+//! the agent looks at the sets that lack such a quorum.
+//!
+//! After a restart of a voter, the votes of its earlier lifetime count until its lease ends, as before. The locks
+//! assert themselves there meanwhile: they *continue* these votes. The agent settles when all are confirmed, or when
+//! the lease has ended, and only then the voter's answers extend its lease again. (V3)
 
-use crate::groups::Quorums;
 use crate::lease::{Lease, Standing};
-use crate::members::{Member, MemberSet};
+use crate::members::{Member, MemberSet, Members};
 use crate::message::{Digest, Fence, Mode, Names, Token};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,9 +41,6 @@ pub(super) enum Released {
     VotesReleased(HeldLock),
 }
 
-/// The voters of a lock, and the quorums that it needs.
-type Votes = (MemberSet, Quorums);
-
 /// The locks with the same votes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LockSet {
@@ -51,7 +49,7 @@ struct LockSet {
     is_notified: bool,
 }
 
-/// What a voter has of the locks that it may vote for.
+/// What a voter has of the locks, in its current session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct VoterLocks {
     /// Of the locks that it has a vote for.
@@ -72,12 +70,11 @@ impl VoterLocks {
         }
     }
 
-    fn remove(&mut self, token: Token, voted: bool) {
-        if voted {
-            self.digest = self.digest.without(token);
-        } else {
-            self.lacking.remove(&token);
+    fn remove(&mut self, token: Token) {
+        if self.lacking.remove(&token) {
             self.continuing.remove(&token);
+        } else {
+            self.digest = self.digest.without(token);
         }
     }
 }
@@ -85,17 +82,21 @@ impl VoterLocks {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Locks {
     pub(super) lease: Arc<Lease>,
+    members: Members,
+    quorum: usize,
     /// The held locks by attempt.
     held: BTreeMap<Token, HeldLock>,
     /// The attempt of each lock that was passed on, by its current token.
     passed: BTreeMap<Token, Token>,
-    sets: BTreeMap<Votes, LockSet>,
+    sets: BTreeMap<MemberSet, LockSet>,
     /// The sets whose holders were notified that their locks are at risk.
-    notified: BTreeSet<Votes>,
-    /// The other sets whose sound voters contain no quorum of each group: to look at next.
-    doubtful: BTreeSet<Votes>,
-    /// The voters that were sound at the last look.
-    sound: MemberSet,
+    notified: BTreeSet<MemberSet>,
+    /// The other sets without a quorum of voters that have margin: to look at next.
+    unchecked: BTreeSet<MemberSet>,
+    /// The voters that had margin at the last look.
+    with_margin: MemberSet,
+    /// When the provisional votes of a lock end.
+    provisional: BTreeSet<(Time, Token)>,
     /// In the order of the member list.
     voters: Vec<VoterLocks>,
     /// A lock is at risk when less than this is left of its lease.
@@ -111,16 +112,20 @@ pub(super) struct Ending {
 }
 
 impl Locks {
-    pub(super) fn new(members: usize, at_risk: Duration) -> Locks {
+    /// `quorum` is how many votes a lock needs.
+    pub(super) fn new(members: Members, quorum: usize, at_risk: Duration) -> Locks {
         Locks {
             lease: Arc::new(Lease::new()),
+            members,
+            quorum,
             held: BTreeMap::new(),
             passed: BTreeMap::new(),
             sets: BTreeMap::new(),
             notified: BTreeSet::new(),
-            doubtful: BTreeSet::new(),
-            sound: MemberSet::EMPTY,
-            voters: vec![VoterLocks::default(); members],
+            unchecked: BTreeSet::new(),
+            with_margin: MemberSet::EMPTY,
+            provisional: BTreeSet::new(),
+            voters: vec![VoterLocks::default(); members.count()],
             at_risk,
         }
     }
@@ -146,24 +151,28 @@ impl Locks {
     /// Returns whether the holder must be notified that the lock is at risk: the other holders with the same votes
     /// already were.
     pub(super) fn insert(&mut self, token: Token, lock: HeldLock, now: Time) -> bool {
-        let (votes, quorums) = votes(&lock.standing);
-        let until = self.lease.until(votes, &quorums);
-        for member in quorums.voters().iter() {
+        let votes = lock.standing.votes();
+        let until = self.lease.until(votes, lock.standing.quorum());
+        for member in self.members.iter() {
             self.voters[member.place()].add(token, votes.contains(member));
         }
+        self.provisional
+            .extend(lock.standing.end().map(|end| (end, token)));
         self.held.insert(token, lock);
-        self.join_set(token, (votes, quorums)) && until < now + self.at_risk
+        self.join_set(token, votes) && until < now + self.at_risk
     }
 
-    pub(super) fn remove(&mut self, token: Token) -> Option<HeldLock> {
-        let lock = self.held.remove(&token)?;
+    /// Removes a lock, which is held.
+    pub(super) fn remove(&mut self, token: Token) -> HeldLock {
+        let lock = self.held.remove(&token).expect("it is held");
         self.passed.remove(&lock.token);
-        let (votes, quorums) = votes(&lock.standing);
-        for member in quorums.voters().iter() {
-            self.voters[member.place()].remove(token, votes.contains(member));
+        let votes = lock.standing.votes();
+        self.voters.iter_mut().for_each(|voter| voter.remove(token));
+        if let Some(end) = lock.standing.end() {
+            self.provisional.remove(&(end, token));
         }
-        self.leave_set(token, &(votes, quorums));
-        Some(lock)
+        self.leave_set(token, votes);
+        lock
     }
 
     pub(super) fn get(&self, token: Token) -> Option<&HeldLock> {
@@ -180,69 +189,89 @@ impl Locks {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.passed.is_empty()
+        self.held.is_empty() && self.passed.is_empty() && self.provisional.is_empty()
     }
 
     /// The locks with attempts from `from` on, in ascending order.
-    pub(super) fn range(&self, from: Token) -> impl Iterator<Item = (Token, &HeldLock)> {
-        self.held
-            .range((Bound::Included(from), Bound::Unbounded))
-            .map(|(token, lock)| (*token, lock))
+    pub(super) fn range(&self, from: Token) -> impl Iterator<Item = Token> + '_ {
+        self.held.range(from..).map(|(token, _)| *token)
     }
 
-    /// Adds or removes the vote of `member`. Returns whether the holder must be notified that the lock is at risk: the
-    /// other holders with the same votes already were.
-    pub(super) fn vote(&mut self, token: Token, member: Member, granted: bool) -> bool {
+    /// A voter has given or confirmed its vote for a lock, or has none. Returns whether the holder must be notified
+    /// that the lock is at risk: the other holders with the same votes already were.
+    pub(super) fn vote(&mut self, token: Token, member: Member, has: bool) -> bool {
         let Some(lock) = self.held.get(&token) else {
             return false;
         };
-        let (old, quorums) = votes(&lock.standing);
-        if old.contains(member) == granted || !quorums.voters().contains(member) {
-            return false;
+        let standing = Arc::clone(&lock.standing);
+        let (before, end) = (standing.votes(), standing.end());
+        match has {
+            true => standing.confirm(member),
+            false => standing.set(before.without(member)),
         }
         let voter = &mut self.voters[member.place()];
-        voter.remove(token, !granted);
-        voter.add(token, granted);
-        let new = if granted {
-            old.with(member)
-        } else {
-            old.without(member)
-        };
-        lock.standing.set(new);
-        let (from, to) = ((old, quorums.clone()), (new, quorums));
-        let was_notified = self.leave_set(token, &from);
-        self.join_set(token, to) && !was_notified
+        voter.remove(token);
+        voter.add(token, has);
+        self.provisional_changed(token, end);
+        self.move_to_set(token, before)
     }
 
-    /// Removes all votes of `member`, which has forgotten them. Those that count at `now` can be continued.
-    pub(super) fn forgotten(&mut self, member: Member, now: Time) {
-        let count = self.lease.valid(member) > now;
-        let voted = |(_, lock): &(&Token, &HeldLock)| lock.standing.votes().contains(member);
-        let tokens = self.held.iter().filter(voted).map(|(token, lock)| {
-            lock.standing.set(lock.standing.votes().without(member));
-            *token
-        });
-        // In ascending order, so this takes linear time.
-        let mut forgotten: BTreeSet<Token> = tokens.collect();
-        let voter = &mut self.voters[member.place()];
-        voter.continuing.clear();
-        if count {
-            voter.continuing.clone_from(&forgotten);
+    /// A session of `member` begins, which has forgotten all votes. Those that count at `now` are continued.
+    pub(super) fn begin(&mut self, member: Member, now: Time) {
+        if self.lease.valid(member) <= now {
+            return self.forget(member);
         }
-        voter.lacking.append(&mut forgotten);
+        // In ascending order, so this takes linear time.
+        let voted = self
+            .held
+            .iter()
+            .filter(|(_, lock)| lock.standing.votes().contains(member));
+        let voted: BTreeSet<Token> = voted.map(|(token, _)| *token).collect();
+        let voter = &mut self.voters[member.place()];
+        voter.lacking.append(&mut voted.clone());
+        voter.continuing = voted;
         voter.digest = Digest::default();
-        let with = |(votes, _): &&Votes| votes.contains(member);
-        for from in self.sets.keys().filter(with).cloned().collect::<Vec<_>>() {
-            let Some(mut set) = self.take_set(&from) else {
-                continue;
-            };
-            let to = (from.0.without(member), from.1);
-            if let Some(mut other) = self.take_set(&to) {
+    }
+
+    /// Removes all votes of `member`.
+    fn forget(&mut self, member: Member) {
+        let with = self.sets.keys().filter(|votes| votes.contains(member));
+        for from in with.copied().collect::<Vec<_>>() {
+            let mut set = self.take_set(from).expect("it is a key");
+            for token in &set.tokens {
+                let standing = Arc::clone(&self.held[token].standing);
+                let end = standing.end();
+                standing.set(from.without(member));
+                self.provisional_changed(*token, end);
+            }
+            let to = from.without(member);
+            if let Some(mut other) = self.take_set(to) {
                 // If only one of the two was notified, all its holders are notified again.
                 set.is_notified &= other.is_notified;
                 set.tokens.append(&mut other.tokens);
             }
             self.put_set(to, set);
+        }
+        self.voters[member.place()] = VoterLocks {
+            lacking: self.held.keys().copied().collect(),
+            ..VoterLocks::default()
+        };
+    }
+
+    /// Whether a lock continues a vote of `member`, and `member` has not confirmed it.
+    pub(super) fn continues_any(&self, member: Member) -> bool {
+        !self.voters[member.place()].continuing.is_empty()
+    }
+
+    /// The votes of an earlier lifetime of `member` do not count any more.
+    pub(super) fn settle(&mut self, member: Member) {
+        let continuing = std::mem::take(&mut self.voters[member.place()].continuing);
+        for token in continuing {
+            let standing = Arc::clone(&self.held[&token].standing);
+            let (before, end) = (standing.votes(), standing.end());
+            standing.set(before.without(member));
+            self.provisional_changed(token, end);
+            self.move_to_set(token, before);
         }
     }
 
@@ -257,14 +286,13 @@ impl Locks {
         member: Member,
         from: Token,
         only_continuing: bool,
-    ) -> impl Iterator<Item = (Token, &HeldLock)> {
+    ) -> impl Iterator<Item = Token> + '_ {
         let voter = &self.voters[member.place()];
         let tokens = match only_continuing {
             true => &voter.continuing,
             false => &voter.lacking,
         };
-        let tokens = tokens.range(from..);
-        tokens.map(|token| (*token, self.held.get(token).expect("it is held")))
+        tokens.range(from..).copied()
     }
 
     /// Whether a lock without the vote of `member` continues an earlier one.
@@ -272,30 +300,35 @@ impl Locks {
         self.voters[member.place()].continuing.contains(&token)
     }
 
-    /// Whether any lock is lost without the votes of `member`.
-    pub(super) fn rests_on(&self, member: Member) -> bool {
-        let mut sets = self.sets.keys();
-        sets.any(|(votes, quorums)| {
-            votes.contains(member) && !quorums.met_by(votes.without(member))
-        })
-    }
-
     /// The locks whose lease has expired at `now`, and those that are at risk since the last call. The caller removes
     /// the expired ones.
     pub(super) fn look(&mut self, now: Time) -> Ending {
+        while let Some((end, token)) = self
+            .provisional
+            .first()
+            .copied()
+            .filter(|(end, _)| *end <= now)
+        {
+            self.provisional.remove(&(end, token));
+            self.end_provisional(token);
+        }
         let mut ending = Ending::default();
-        let sound = self.sound_at(now);
-        let is_less = !self.sound.minus(sound).is_empty();
-        self.sound = sound;
-        let mut due = std::mem::take(&mut self.doubtful);
-        due.extend(self.notified.iter().cloned());
+        let with_margin = self.with_margin_at(now);
+        let is_less = !self.with_margin.minus(with_margin).is_empty();
+        self.with_margin = with_margin;
+        let mut due = std::mem::take(&mut self.unchecked);
+        due.extend(self.notified.iter().copied());
         if is_less {
-            let doubtful = self.sets.keys().filter(|votes| !self.is_sound(votes));
-            due.extend(doubtful.cloned());
+            due.extend(
+                self.sets
+                    .keys()
+                    .copied()
+                    .filter(|votes| !self.has_margin(*votes)),
+            );
         }
         for votes in due {
-            let until = self.lease.until(votes.0, &votes.1);
-            let Some(mut set) = self.take_set(&votes) else {
+            let until = self.lease.until(votes, self.quorum);
+            let Some(mut set) = self.take_set(votes) else {
                 continue;
             };
             if until <= now {
@@ -318,30 +351,74 @@ impl Locks {
         if self.sets.is_empty() {
             return None;
         }
-        let notified = self.notified.iter();
-        let expires = notified.map(|(votes, quorums)| self.lease.until(*votes, quorums));
+        let expires = self
+            .notified
+            .iter()
+            .map(|votes| self.lease.until(*votes, self.quorum));
         let left = i64::try_from(self.at_risk.as_nanos()).unwrap_or(i64::MAX);
-        let voters = self.sound.iter().map(|member| self.lease.valid(member));
-        let not_sound = voters.map(|until| Time(until.0.saturating_sub(left).saturating_add(1)));
-        let doubtful = (!self.doubtful.is_empty()).then_some(Time::NEVER);
-        expires.chain(not_sound).chain(doubtful).min()
+        let voters = self
+            .with_margin
+            .iter()
+            .map(|member| self.lease.valid(member));
+        let no_margin = voters.map(|until| Time(until.0.saturating_sub(left).saturating_add(1)));
+        let unchecked = (!self.unchecked.is_empty()).then_some(Time::LONG_AGO);
+        let provisional = self.provisional.first().map(|(end, _)| *end);
+        expires
+            .chain(no_margin)
+            .chain(unchecked)
+            .chain(provisional)
+            .min()
+    }
+
+    /// The provisional votes of a lock end.
+    fn end_provisional(&mut self, token: Token) {
+        let standing = Arc::clone(&self.held[&token].standing);
+        let before = standing.votes();
+        let provisional = standing.provisional();
+        standing.set(before.minus(provisional));
+        for member in provisional.iter() {
+            let voter = &mut self.voters[member.place()];
+            voter.remove(token);
+            voter.add(token, false);
+        }
+        self.move_to_set(token, before);
+    }
+
+    /// Removes the timer of a lock that had provisional votes until `before`, and has none any more.
+    fn provisional_changed(&mut self, token: Token, before: Option<Time>) {
+        let after = self.held[&token].standing.end();
+        if let (Some(end), None) = (before, after) {
+            self.provisional.remove(&(end, token));
+        }
     }
 
     /// The voters whose lease lasts for so long that their votes put no lock at risk.
-    fn sound_at(&self, now: Time) -> MemberSet {
-        let members = (0..self.voters.len()).filter_map(Member::at);
-        members
-            .filter(|member| self.lease.valid(*member) >= now + self.at_risk)
+    fn with_margin_at(&self, now: Time) -> MemberSet {
+        let until = now + self.at_risk;
+        self.members
+            .iter()
+            .filter(|member| self.lease.valid(*member) >= until)
             .collect()
     }
 
-    /// Whether the sound voters of a set contain a quorum of each group.
-    fn is_sound(&self, (votes, quorums): &Votes) -> bool {
-        quorums.met_by(votes.and(self.sound))
+    /// Whether a quorum of these voters has margin.
+    fn has_margin(&self, votes: MemberSet) -> bool {
+        votes.and(self.with_margin).len() >= self.quorum
+    }
+
+    /// Moves a lock to the set of its votes, which were `before`. Returns whether its holder must be notified that it
+    /// is at risk: those of that set were, and those of its set before were not.
+    fn move_to_set(&mut self, token: Token, before: MemberSet) -> bool {
+        let votes = self.held[&token].standing.votes();
+        if votes == before {
+            return false;
+        }
+        let was_notified = self.leave_set(token, before);
+        self.join_set(token, votes) && !was_notified
     }
 
     /// Adds a lock to its set. Returns whether the holders of the set were notified.
-    fn join_set(&mut self, token: Token, votes: Votes) -> bool {
+    fn join_set(&mut self, token: Token, votes: MemberSet) -> bool {
         if let Some(set) = self.sets.get_mut(&votes) {
             set.tokens.insert(token);
             return set.is_notified;
@@ -355,10 +432,8 @@ impl Locks {
     }
 
     /// Removes a lock from its set. Returns whether the holders of the set were notified.
-    fn leave_set(&mut self, token: Token, votes: &Votes) -> bool {
-        let Some(set) = self.sets.get_mut(votes) else {
-            return false;
-        };
+    fn leave_set(&mut self, token: Token, votes: MemberSet) -> bool {
+        let set = self.sets.get_mut(&votes).expect("the set of the lock");
         set.tokens.remove(&token);
         let was_notified = set.is_notified;
         if set.tokens.is_empty() {
@@ -367,49 +442,42 @@ impl Locks {
         was_notified
     }
 
-    fn put_set(&mut self, votes: Votes, set: LockSet) {
+    fn put_set(&mut self, votes: MemberSet, set: LockSet) {
         if set.is_notified {
-            self.notified.insert(votes.clone());
-        } else if !self.is_sound(&votes) {
-            self.doubtful.insert(votes.clone());
+            self.notified.insert(votes);
+        } else if !self.has_margin(votes) {
+            self.unchecked.insert(votes);
         }
         self.sets.insert(votes, set);
     }
 
-    fn take_set(&mut self, votes: &Votes) -> Option<LockSet> {
-        self.notified.remove(votes);
-        self.doubtful.remove(votes);
-        self.sets.remove(votes)
+    fn take_set(&mut self, votes: MemberSet) -> Option<LockSet> {
+        self.notified.remove(&votes);
+        self.unchecked.remove(&votes);
+        self.sets.remove(&votes)
     }
 
     #[cfg(feature = "model")]
-    pub(super) fn rebase(
-        &mut self,
-        now: Time,
-        members: impl Iterator<Item = Member>,
-        attempt: Duration,
-    ) {
-        for member in members {
+    pub(super) fn rebase(&mut self, now: Time) {
+        for member in self.members.iter() {
             self.lease
                 .set(member, self.lease.valid(member).relative_to(now));
         }
-        for lock in self.held.values_mut() {
-            // `attempt` after this time, the lock asks for the votes that it lacks. It does not matter how long ago
-            // that was.
-            let asks = (lock.since + attempt).relative_to(now);
-            lock.since = Time(asks.0 - (Time(0) + attempt).0);
+        self.provisional.clear();
+        for (token, lock) in &mut self.held {
+            lock.since = lock.since.relative_to(now);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
+            lock.standing = Arc::new(lock.standing.rebased(now));
+            self.provisional
+                .extend(lock.standing.end().map(|end| (end, *token)));
         }
-        self.sound = self.sound_at(Time(0));
-        let is_doubtful =
-            |(votes, set): &(&Votes, &LockSet)| !set.is_notified && !self.is_sound(votes);
-        let doubtful = self.sets.iter().filter(is_doubtful);
-        self.doubtful = doubtful.map(|(votes, _)| votes.clone()).collect();
+        self.with_margin = self.with_margin_at(Time(0));
+        let unchecked = self
+            .sets
+            .iter()
+            .filter(|(votes, set)| !set.is_notified && !self.has_margin(**votes));
+        self.unchecked = unchecked.map(|(votes, _)| *votes).collect();
     }
-}
-
-fn votes(standing: &Standing) -> Votes {
-    (standing.votes(), standing.quorums().clone())
 }
 
 // A copied agent must have its own standings and lease, because the original changes them.
@@ -429,10 +497,10 @@ impl Clone for Locks {
             passed: self.passed.clone(),
             sets: self.sets.clone(),
             notified: self.notified.clone(),
-            doubtful: self.doubtful.clone(),
-            sound: self.sound,
+            unchecked: self.unchecked.clone(),
+            provisional: self.provisional.clone(),
             voters: self.voters.clone(),
-            at_risk: self.at_risk,
+            ..*self
         }
     }
 }
@@ -454,10 +522,7 @@ mod tests {
             since: Time(0),
             pass_until: None,
             asked: MemberSet::from_bits(votes),
-            standing: Arc::new(Standing::new(
-                MemberSet::from_bits(votes),
-                Quorums::new([MemberSet::from_bits(0b111)].into(), 2),
-            )),
+            standing: Arc::new(Standing::new(MemberSet::from_bits(votes), 2)),
         };
         locks.insert(Token(token), lock, Time(now))
     }
@@ -465,7 +530,7 @@ mod tests {
     /// Three voters, of which the middle one has not renewed its votes. Lock 1 has the votes of the first two, and its
     /// holder was notified. Lock 2 has all three.
     fn first_at_risk() -> Locks {
-        let mut locks = Locks::new(3, LEFT);
+        let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
         for (place, until) in [100, 10, 100].into_iter().enumerate() {
             locks.lease.set(Member::at(place).unwrap(), Time(until));
         }
@@ -485,7 +550,7 @@ mod tests {
     #[test]
     fn a_lock_whose_votes_become_those_of_a_lock_at_risk_is_at_risk() {
         let mut locks = first_at_risk();
-        locks.forgotten(Member::at(2).unwrap(), Time(5));
+        locks.begin(Member::at(2).unwrap(), Time(100));
         assert!(locks.deadline() <= Some(Time(5)));
         assert!(at_risk(&mut locks, 5).contains(&Token(2)));
         assert_eq!(at_risk(&mut locks, 5), []);
@@ -532,7 +597,7 @@ mod tests {
     /// A lock with three votes, of which two end one after the other; and a lock of these two voters.
     #[test]
     fn a_lock_is_at_risk_when_its_sound_voters_are_no_quorum() {
-        let mut locks = Locks::new(3, LEFT);
+        let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
         for (place, until) in [100, 50, 30].into_iter().enumerate() {
             locks.lease.set(Member::at(place).unwrap(), Time(until));
         }
@@ -545,7 +610,7 @@ mod tests {
         assert_eq!(at_risk(&mut locks, 41), [Token(1)]);
         assert_eq!(locks.deadline(), Some(Time(50)));
         assert!(!insert(&mut locks, 2, 0b011, 0));
-        assert_eq!(locks.deadline(), Some(Time::NEVER));
+        assert_eq!(locks.deadline(), Some(Time::LONG_AGO));
         assert_eq!(at_risk(&mut locks, 41), [Token(2)]);
         assert_eq!(locks.look(Time(50)).expired, [Token(1), Token(2)]);
     }
@@ -560,7 +625,7 @@ mod tests {
         };
         let lacking = |locks: &Locks, member| {
             let tokens = locks.lacking(member, Token(0), false);
-            let tokens = tokens.map(|(token, _)| token.0);
+            let tokens = tokens.map(|token| token.0);
             tokens.collect::<Vec<_>>()
         };
         assert_eq!(
@@ -571,14 +636,12 @@ mod tests {
             (lacking(&locks, first), lacking(&locks, last)),
             (vec![], vec![1])
         );
-        assert!(locks.rests_on(first) && !locks.rests_on(last));
         locks.vote(Token(1), last, true);
         assert_eq!(
             (locks.digest(last), lacking(&locks, last)),
             (digest(&[1, 2]), vec![])
         );
-        assert!(!locks.rests_on(first));
-        locks.forgotten(last, Time(5));
+        locks.begin(last, Time(100));
         assert_eq!(
             (locks.digest(last), lacking(&locks, last)),
             (digest(&[]), vec![1, 2])

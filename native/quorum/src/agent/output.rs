@@ -19,8 +19,6 @@ pub struct AgentSetup {
     pub bugs: ProtocolBugs,
     /// The agent's lifetime: a random number.
     pub lifetime: Lifetime,
-    /// The seed of the random pauses between attempts.
-    pub seed: u64,
 }
 
 /// The caller's number of a request or an unlock. Each number is used once.
@@ -62,7 +60,7 @@ pub enum AgentOutput {
         /// votes expires.
         confirmed: bool,
     },
-    /// A [`try_unlock`](super::Agent::try_unlock) is accepted.
+    /// A [`unlock_async`](super::Agent::unlock_async) is accepted.
     Accepted {
         /// The request.
         request: Request,
@@ -72,8 +70,8 @@ pub enum AgentOutput {
         /// The lock's token.
         token: Token,
     },
-    /// Happened once more.
-    Counted(Count),
+    /// A request gave its votes back, because an older one of another node waits for one of them.
+    GaveBack,
     /// The lock is lost, and the agent has released its votes.
     Lost {
         /// The lock's token.
@@ -88,36 +86,19 @@ pub enum AgentOutput {
 pub enum Path {
     /// Another process of this node has passed it on, without a message.
     Passed,
-    /// A quorum was asked at once.
-    Wide,
-    /// The sequencer was asked first, because requests of other nodes conflicted with it.
-    Ordered,
-}
-
-/// What an operator wants to know, and no caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Count {
-    /// An attempt has released its votes, and the next one asks the sequencer first: the sequencer has queued it.
-    RestartedQueued,
-    /// The same: an older request has recalled a vote.
-    RestartedRecalled,
-    /// The same: a voter has lost its vote, or cannot vote, or does not answer.
-    RestartedVoter,
-    /// A voter is asked last for some time, because it was slow or late.
-    AskedLast,
+    /// The voters were asked.
+    Asked,
 }
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The timeout of the request passed.
+    /// The timeout of the request passed. Of a *try*: too few voters vote for it now.
     Timeout,
-    /// Too few voters of a name are connected.
+    /// Too few voters are connected.
     NoQuorum,
     /// Too few voters vote, because members have different lists of members.
-    Conflicted,
-    /// This node is a client, and has as many locks or requests as a voter allows, or there are too many clients.
-    Limit,
+    Misconfigured,
 }
 
 /// Why a lock was lost.
@@ -159,6 +140,8 @@ pub struct Status {
     pub answers: bool,
     /// The agent's session at the voter.
     pub session: Option<Session>,
+    /// Whether the agent has settled in this session: it counts no vote of an earlier one.
+    pub settled: bool,
     /// When the lease of its votes expires.
     pub valid: Time,
 }

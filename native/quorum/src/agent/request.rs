@@ -1,275 +1,272 @@
-//! A lock request, from its first attempt to its last.
+//! A lock request, and the votes that it collects.
 //!
 //! ```text
-//!   queued --> asking --> granted                  queued: behind other requests of this node
-//!               |   ^
-//!               v   |  a voter votes again, or the pause ends
-//!              pausing                             from any state at its deadline: refused
+//!   queued ---> asking ---> granted          queued: behind other requests of this node
+//!                 |  '----> refused          asking: all voters were asked, once; each answers with a vote, now or
+//!                 later '-- recalled: gives its votes back, and asks again with its old priority
 //! ```
+//!
+//! # When the votes are enough
+//! A quorum of votes counts, and a fence is *agreed*: it is the highest of some quorum of these votes, and a quorum of
+//! the voters has recorded it. Of fences in ascending order, that of place W is the lowest that is the highest of W
+//! votes. So it is agreed if W voters have it or a higher one. If not, the voters with a lower one are sent it.
+//!
+//! A writer that was granted earlier has its fence recorded at a quorum. Each quorum of votes contains one of these
+//! voters, which voted later and gave a higher fence. So the highest of the quorum is higher. That is so only while all
+//! these votes stand. So they are counted anew each time, and a vote that goes takes its fence with it.
 
-use crate::groups::Quorums;
-use crate::members::{Member, MemberSet};
-use crate::message::{Fence, Mode, Names, Priority, Reason, Token};
+use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
+use crate::message::{Fence, Mode, Names, Priority, Token};
 use crate::time::Time;
 use std::num::NonZeroU16;
 
-/// Which voters an attempt has asked. An attempt for names with different voters has several sequencers: one for each
-/// name.
+/// What a voter has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Asked {
-    /// A quorum. Only the sequencers may queue it.
-    Wide,
-    /// The sequencers alone, which queue it.
-    Sequencer,
-    /// A quorum, which may queue it: the sequencers have voted for it or have hinted.
-    All,
-}
-
-/// One attempt: the votes for one token while they are collected.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Attempt {
-    pub(super) token: Token,
-    /// The sequencers: see `in_order`.
-    pub(super) first: MemberSet,
-    /// Whether it has been queued for long. From then on, it asks other voters, too, and any quorum is enough.
-    pub(super) any: bool,
-    pub(super) stage: Asked,
-    pub(super) asked: MemberSet,
-    /// How many fences the attempt requests.
-    pub(super) run: NonZeroU16,
-    /// When it asks again those that have not voted: a hint may be lost.
-    pub(super) again: Time,
-    /// When it gives its votes back, because an older request waits for one of them.
-    pub(super) recalled: Option<Time>,
-    pub(super) yes: MemberSet,
-    /// The voters that rejected it because of other requests, and keep nothing for it.
-    pub(super) busy: MemberSet,
-    /// The voters that have queued it.
-    pub(super) queued: MemberSet,
-    /// The voters that cannot vote now, or have forgotten their vote.
-    pub(super) out: MemberSet,
-    /// Whether a voter has rejected it because this node has too many locks or requests.
-    pub(super) limited: bool,
-    /// The voters that wait for their disks before they vote.
-    pub(super) storing: MemberSet,
-    /// The voters with a vote for the attempt that wait for their disks before they record the fence.
-    pub(super) lagging: MemberSet,
-    /// The voters that have recorded the fence.
-    pub(super) wrote: MemberSet,
-    /// The fence of each vote.
-    pub(super) fences: Vec<(Member, Fence)>,
-    /// The last fence of the run, once a quorum has voted, and the votes that agreed on it.
-    pub(super) fence: Option<(Fence, MemberSet)>,
-}
-
-impl Attempt {
-    pub(super) fn new(
-        token: Token,
-        first: MemberSet,
-        stage: Asked,
-        run: NonZeroU16,
-        again: Time,
-    ) -> Attempt {
-        let none = MemberSet::EMPTY;
-        Attempt {
-            token,
-            first,
-            any: false,
-            stage,
-            asked: none,
-            run,
-            again,
-            recalled: None,
-            yes: none,
-            busy: none,
-            queued: none,
-            out: none,
-            limited: false,
-            storing: none,
-            lagging: none,
-            wrote: none,
-            fences: Vec::new(),
-            fence: None,
-        }
-    }
-
-    /// `member` has voted with this fence.
-    pub(super) fn vote(&mut self, member: Member, fence: Fence) {
-        self.answered(member);
-        if !self.yes.contains(member) {
-            self.yes = self.yes.with(member);
-            self.fences.push((member, fence));
-        }
-    }
-
-    /// `member` has rejected the attempt, or has forgotten its vote (`None`).
-    pub(super) fn refuse(&mut self, member: Member, reason: Option<Reason>) {
-        self.answered(member);
-        match reason {
-            Some(Reason::Queued) => self.queued = self.queued.with(member),
-            Some(Reason::Busy) => self.busy = self.busy.with(member),
-            Some(Reason::Storing) => self.storing = self.storing.with(member),
-            _ => self.out = self.out.with(member),
-        }
-        self.yes = self.yes.without(member);
-        self.wrote = self.wrote.without(member);
-        self.fences.retain(|(voter, _)| *voter != member);
-    }
-
-    fn answered(&mut self, member: Member) {
-        self.busy = self.busy.without(member);
-        self.queued = self.queued.without(member);
-        self.out = self.out.without(member);
-        self.storing = self.storing.without(member);
-        self.lagging = self.lagging.without(member);
-    }
-
-    /// `member` cannot record the fence yet.
-    pub(super) fn lag(&mut self, member: Member) {
-        self.lagging = self.lagging.with(member);
-        self.yes = self.yes.without(member);
-        self.wrote = self.wrote.without(member);
-    }
-
-    /// `member` can record the fence now. Returns the fence.
-    pub(super) fn catch_up(&mut self, member: Member) -> Option<Fence> {
-        if !self.lagging.contains(member) {
-            return None;
-        }
-        self.lagging = self.lagging.without(member);
-        self.yes = self.yes.with(member);
-        self.fence.map(|(fence, _)| fence)
-    }
-
-    /// `member` votes again. Returns whether it has rejected the attempt because it could not vote.
-    pub(super) fn can_vote_again(&mut self, member: Member) -> bool {
-        let rejected = self.out.or(self.storing).contains(member);
-        self.out = self.out.without(member);
-        self.storing = self.storing.without(member);
-        rejected
-    }
-
-    /// The voters with a vote for the attempt.
-    pub(super) fn votes(&self) -> MemberSet {
-        self.yes.or(self.lagging)
-    }
-
-    /// Whether the fence was agreed by a vote of `member`. An agreed fence is higher than all earlier fences only while
-    /// these votes stand. After one is lost, another writer may get a higher one.
-    pub(super) fn rests_on(&self, member: Member) -> bool {
-        self.fence.is_some_and(|(_, votes)| votes.contains(member))
-    }
-
-    /// Whether the votes of a quorum are enough: the sequencers have voted for it, no voter has rejected it yet, or it
-    /// has waited for a sequencer for long.
-    pub(super) fn in_order(&self) -> bool {
-        let alone = self.stage == Asked::Wide && self.busy.is_empty();
-        self.any || alone || self.has_first_votes()
-    }
-
-    /// Whether the sequencers have voted for it.
-    pub(super) fn has_first_votes(&self) -> bool {
-        self.first.minus(self.votes()).is_empty()
-    }
-
-    /// The voters that may still vote for it, and need not wait for their disks.
-    pub(super) fn possible(&self) -> MemberSet {
-        self.asked.minus(self.out).minus(self.storing)
-    }
-
-    /// The highest fence of the votes.
-    pub(super) fn highest(&self) -> Fence {
-        self.fences
-            .iter()
-            .map(|(_, fence)| *fence)
-            .max()
-            .unwrap_or_default()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Stage {
-    Queued,
-    Asking(Attempt),
-    /// Too few voters can vote.
-    Pausing {
-        until: Time,
+pub(super) enum Answer {
+    /// It was not asked: it is not connected, or has no session yet.
+    NotAsked,
+    /// It has not answered yet.
+    Asked,
+    Voted {
+        /// The last fence that it has recorded for the names.
+        fence: Fence,
+        /// The higher fence that it was sent to record, if any.
+        confirming: Fence,
+        /// When an unasked vote ends, unless the voter confirms it. `None` for a vote that ends with the lease.
+        until: Option<Time>,
     },
+    /// It votes as soon as it can.
+    Queued,
+    /// It does not vote for a request that does not wait.
+    Refused,
 }
 
+/// A request that asks: the votes for one token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asking {
+    pub(super) token: Token,
+    /// How many fences it takes: see `passing.rs`.
+    pub(super) run: NonZeroU16,
+    answers: [Answer; MAX_MEMBERS],
+    /// When it gives its votes back, because an older request waits for one of them.
+    pub(super) give_back: Option<Time>,
+}
+
+/// The votes that are enough for a lock.
+pub(super) struct Agreed {
+    pub(super) fence: Fence,
+    pub(super) votes: MemberSet,
+    /// Those of the votes that are provisional, and when the first of these ends.
+    pub(super) provisional: MemberSet,
+    pub(super) until: Time,
+}
+
+/// What a request lacks.
+pub(super) enum Lacks {
+    Votes,
+    /// Not a quorum of these voters has recorded this fence.
+    Fence(Fence, MemberSet),
+}
+
+impl Asking {
+    pub(super) fn new(token: Token, run: NonZeroU16) -> Asking {
+        Asking {
+            token,
+            run,
+            answers: [Answer::NotAsked; MAX_MEMBERS],
+            give_back: None,
+        }
+    }
+
+    pub(super) fn answer(&self, member: Member) -> Answer {
+        self.answers[member.place()]
+    }
+
+    pub(super) fn set(&mut self, member: Member, answer: Answer) {
+        self.answers[member.place()] = answer;
+    }
+
+    /// The voters with one of these answers.
+    pub(super) fn with(&self, which: impl Fn(Answer) -> bool) -> MemberSet {
+        let answers = self.answers.iter().enumerate();
+        let with = answers.filter(|(_, answer)| which(**answer));
+        with.filter_map(|(place, _)| Member::at(place)).collect()
+    }
+
+    pub(super) fn voted(&self, member: Member) -> bool {
+        matches!(self.answer(member), Answer::Voted { .. })
+    }
+
+    /// Whether the vote of `member` counts at `now`, if its lease does: for model checks.
+    #[cfg(feature = "model")]
+    pub(super) fn counts(&self, member: Member, now: Time) -> bool {
+        matches!(self.answer(member), Answer::Voted { until, .. } if until.is_none_or(|until| until > now))
+    }
+
+    /// `member` has voted. A vote that was given unasked ends at `until`.
+    pub(super) fn voted_with(&mut self, member: Member, fence: Fence, until: Option<Time>) {
+        let confirming = Fence::default();
+        self.set(
+            member,
+            Answer::Voted {
+                fence,
+                confirming,
+                until,
+            },
+        );
+    }
+
+    /// The voters that may have a vote or a position for it.
+    pub(super) fn asked(&self) -> MemberSet {
+        self.with(|answer| !matches!(answer, Answer::NotAsked | Answer::Refused))
+    }
+
+    /// `member` has recorded `fence`, and with that confirmed its vote.
+    pub(super) fn confirmed(&mut self, member: Member, confirmed: Fence) {
+        if let Answer::Voted { fence, until, .. } = &mut self.answers[member.place()] {
+            *fence = confirmed.max(*fence);
+            *until = None;
+        }
+    }
+
+    /// Whether the votes are enough for a lock: `quorum` of those that count, by their voter and their end.
+    pub(super) fn agreed(
+        &self,
+        mode: Mode,
+        quorum: usize,
+        counts: impl Fn(Member, Option<Time>) -> bool,
+    ) -> Result<Agreed, Lacks> {
+        let mut fences = Vec::with_capacity(MAX_MEMBERS);
+        let (mut votes, mut provisional, mut first_end) =
+            (MemberSet::EMPTY, MemberSet::EMPTY, Time(i64::MAX));
+        for (member, fence, until) in self.votes() {
+            if !counts(member, until) {
+                continue;
+            }
+            fences.push(fence);
+            votes = votes.with(member);
+            if let Some(until) = until {
+                provisional = provisional.with(member);
+                first_end = first_end.min(until);
+            }
+        }
+        if fences.len() < quorum {
+            return Err(Lacks::Votes);
+        }
+        fences.sort_unstable();
+        let fence = fences[quorum - 1];
+        let recorded = fences.iter().filter(|recorded| **recorded >= fence).count();
+        if mode == Mode::Write && recorded < quorum {
+            return Err(Lacks::Fence(fence, votes));
+        }
+        Ok(Agreed {
+            fence,
+            votes,
+            provisional,
+            until: first_end,
+        })
+    }
+
+    /// Notes that those of `members` that have recorded a lower fence are sent `fence`. Returns those that were not.
+    pub(super) fn confirm(&mut self, members: MemberSet, fence: Fence) -> MemberSet {
+        let mut behind = MemberSet::EMPTY;
+        for member in members.iter() {
+            if let Answer::Voted {
+                fence: recorded,
+                confirming,
+                ..
+            } = &mut self.answers[member.place()]
+            {
+                if *recorded < fence && *confirming < fence {
+                    *confirming = fence;
+                    behind = behind.with(member);
+                }
+            }
+        }
+        behind
+    }
+
+    /// `member` could not record a fence, or may not have received it. It is sent again.
+    pub(super) fn confirm_again(&mut self, member: Member) {
+        if let Answer::Voted { confirming, .. } = &mut self.answers[member.place()] {
+            *confirming = Fence::default();
+        }
+    }
+
+    /// Each vote, the fence that its voter has recorded, and its end if it is provisional.
+    fn votes(&self) -> impl Iterator<Item = (Member, Fence, Option<Time>)> + '_ {
+        self.answers
+            .iter()
+            .enumerate()
+            .filter_map(|(place, answer)| match answer {
+                Answer::Voted { fence, until, .. } => Some((Member::at(place)?, *fence, *until)),
+                _ => None,
+            })
+    }
+}
+
+/// A request of a process of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pending {
     pub(super) names: Names,
-    pub(super) quorums: Quorums,
     pub(super) mode: Mode,
+    /// When it is refused.
     pub(super) deadline: Time,
-    pub(super) stage: Stage,
-    /// Since its first attempt.
+    /// Whether it waits for other requests. One that does not is a *try*.
+    pub(super) waits: bool,
+    /// Since it asked first.
     pub(super) priority: Option<Priority>,
-    /// Which voters its next attempt asks: the sequencers alone if requests of other nodes probably conflict with it, a
-    /// quorum if a sequencer has sent a hint.
-    pub(super) next: Asked,
-    /// Whether requests of other nodes conflicted with it.
-    pub(super) contended: bool,
-    /// How many attempts in a row failed because too few voters could vote.
-    pub(super) misses: u32,
-    /// The highest fence that a voter has returned for it.
-    pub(super) highest_fence: Fence,
+    /// `None` while it is queued.
+    pub(super) asking: Option<Asking>,
 }
 
 impl Pending {
-    pub(super) fn new(names: Names, quorums: Quorums, mode: Mode, deadline: Time) -> Pending {
+    pub(super) fn new(names: Names, mode: Mode, deadline: Time, waits: bool) -> Pending {
         Pending {
             names,
-            quorums,
             mode,
             deadline,
-            stage: Stage::Queued,
+            waits,
             priority: None,
-            next: Asked::Wide,
-            contended: false,
-            misses: 0,
-            highest_fence: Fence(0),
+            asking: None,
         }
     }
 
-    pub(super) fn attempt(&self) -> Option<&Attempt> {
-        match &self.stage {
-            Stage::Asking(attempt) => Some(attempt),
-            Stage::Queued | Stage::Pausing { .. } => None,
-        }
+    /// Whether it is for one name and for writing. Only the locks of such requests can be passed on.
+    pub(super) fn writes_one(&self) -> bool {
+        self.mode == Mode::Write && self.names.single().is_some()
     }
 
-    /// The voters with a vote for the current attempt.
-    pub(super) fn votes(&self) -> MemberSet {
-        self.attempt()
-            .map_or(MemberSet::EMPTY, |attempt| attempt.yes.or(attempt.lagging))
-    }
-
-    /// When the request needs a timer event.
+    /// When it needs a timer event.
     pub(super) fn timer(&self) -> Time {
-        match &self.stage {
-            Stage::Queued => self.deadline,
-            Stage::Asking(attempt) => {
-                let next = attempt
-                    .recalled
-                    .map_or(attempt.again, |at| at.min(attempt.again));
-                self.deadline.min(next)
-            }
-            Stage::Pausing { until } => self.deadline.min(*until),
-        }
+        let give_back = self.asking.as_ref().and_then(|asking| asking.give_back);
+        give_back.map_or(self.deadline, |at| at.min(self.deadline))
+    }
+
+    /// Whether so few voters can still vote for a try that it fails. `silent` voters do not answer.
+    pub(super) fn fails(&self, members: Members, silent: MemberSet) -> bool {
+        let Some(asking) = self.asking.as_ref().filter(|_| !self.waits) else {
+            return false;
+        };
+        let may = |answer| matches!(answer, Answer::Asked | Answer::Voted { .. });
+        let voted = asking.with(|answer| matches!(answer, Answer::Voted { .. }));
+        asking.with(may).minus(silent.minus(voted)).len() < members.quorum()
     }
 
     #[cfg(feature = "model")]
     pub(super) fn rebase(&mut self, now: Time) {
         self.deadline = self.deadline.relative_to(now);
-        match &mut self.stage {
-            Stage::Queued => {}
-            Stage::Asking(attempt) => {
-                attempt.again = attempt.again.relative_to(now);
-                attempt.recalled = attempt.recalled.map(|at| at.relative_to(now));
+        let Some(asking) = &mut self.asking else {
+            return;
+        };
+        asking.give_back = asking.give_back.map(|at| at.relative_to(now));
+        for answer in &mut asking.answers {
+            if let Answer::Voted {
+                until: Some(until), ..
+            } = answer
+            {
+                *until = until.relative_to(now);
             }
-            Stage::Pausing { until } => *until = until.relative_to(now),
         }
     }
 }

@@ -5,8 +5,7 @@
 //! waiting caller take memory.
 
 use super::output::Request;
-use crate::groups::Quorums;
-use crate::members::{Member, MemberSet};
+use crate::members::{Member, MemberSet, Members};
 use crate::time::Time;
 use std::collections::VecDeque;
 
@@ -18,7 +17,6 @@ struct Unlocking {
     request: Request,
     /// The voters that may have a vote for the lock until they have executed the unlock.
     asked: MemberSet,
-    quorums: Quorums,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -26,8 +24,8 @@ pub(super) struct Unlocks {
     issued: u64,
     done: u64,
     unlocking: VecDeque<Unlocking>,
-    /// Callers of `try_unlock` that wait until fewer unlocks are pending, with the ordinal that they wait for and their
-    /// deadline.
+    /// Callers of `unlock_async` that wait until fewer unlocks are pending, with the ordinal that they wait for and
+    /// their deadline.
     throttled: VecDeque<(u64, Time, Request)>,
 }
 
@@ -47,20 +45,13 @@ impl Unlocks {
         self.issued - self.done
     }
 
-    pub(super) fn await_done(
-        &mut self,
-        until: Time,
-        request: Request,
-        asked: MemberSet,
-        quorums: Quorums,
-    ) {
+    pub(super) fn await_done(&mut self, until: Time, request: Request, asked: MemberSet) {
         let ordinal = self.issued;
         self.unlocking.push_back(Unlocking {
             ordinal,
             until,
             request,
             asked,
-            quorums,
         });
     }
 
@@ -78,11 +69,12 @@ impl Unlocks {
     pub(super) fn unlocked(
         &mut self,
         now: Time,
+        members: Members,
         executed: impl Fn(Member) -> u64,
     ) -> Vec<(Request, bool)> {
         let mut over = Vec::new();
         self.unlocking.retain(|unlocking| {
-            let done = unlocking.is_done(&executed);
+            let done = unlocking.is_done(members, &executed);
             let waits = !done && unlocking.until > now;
             if !waits {
                 over.push((unlocking.request, done));
@@ -92,7 +84,7 @@ impl Unlocks {
         over
     }
 
-    /// Takes the next caller of `try_unlock` whose wait is over: at most `most` unlocks are pending, or its deadline
+    /// Takes the next caller of `unlock_async` whose wait is over: at most `most` unlocks are pending, or its deadline
     /// has passed.
     pub(super) fn accepted(&mut self, now: Time, most: u64) -> Option<Request> {
         let (ordinal, until, request) = *self.throttled.front()?;
@@ -125,10 +117,9 @@ impl Unlocks {
 }
 
 impl Unlocking {
-    fn is_done(&self, executed: impl Fn(Member) -> u64) -> bool {
-        let has_executed = |member: &Member| executed(*member) >= self.ordinal;
-        let done: MemberSet = self.asked.iter().filter(has_executed).collect();
-        let never_asked = self.quorums.voters().minus(self.asked);
-        self.quorums.met_by(never_asked.or(done))
+    fn is_done(&self, members: Members, executed: impl Fn(Member) -> u64) -> bool {
+        let is_done =
+            |member: &Member| !self.asked.contains(*member) || executed(*member) >= self.ordinal;
+        members.iter().filter(is_done).count() >= members.quorum()
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of `decode`.
 
-use super::VERSION;
+use crate::bounds::VERSION;
 use std::error::Error;
 use std::fmt;
 

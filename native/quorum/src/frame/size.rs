@@ -18,7 +18,7 @@ const SMALL: usize = 1;
 /// The maximum length of a count of tokens, or of the length of a name.
 const COUNT: usize = 2;
 
-const LOCK: usize = SMALL + NUMBER + SMALL + NUMBER + NUMBER + SMALL + FENCE + RUN + SMALL;
+const LOCK: usize = SMALL + NUMBER + SMALL + NUMBER + NUMBER + SMALL + RUN + SMALL;
 const ASSERT: usize = SMALL + NUMBER + SMALL + FENCE + SMALL + SMALL;
 const SYNC: usize = SMALL + NUMBER + NUMBER + COUNT;
 
@@ -37,7 +37,7 @@ pub fn wire_size(op: &Op) -> usize {
         Op::Sync { live, .. } => SYNC + NUMBER * live.len(),
         Op::Settled => SMALL,
         Op::Revoke { name } => SMALL + size_of_name(name),
-        Op::Bury { .. } => SMALL + NUMBER,
+        Op::EndAgent { .. } => SMALL + NUMBER,
     }
 }
 

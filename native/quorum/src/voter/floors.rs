@@ -1,14 +1,14 @@
 //! Fences of forgotten names.
 //!
-//! A name without holders and waiters takes no memory, but its next fence must be higher than its last. The voter
-//! keeps the last fence of each *partition* of names. When a name returns, its fences begin above the floor of its
-//! partition. Voters that saw the same locks of a partition, in the same order, give the same fences, so no second
-//! round is needed to agree on a fence.
+//! A name without holders and waiters takes no memory, but its next fence must be higher than its last. So the voter
+//! keeps a table of *floors*: a hash of a name says at which place its last fence is kept, if that is higher than the
+//! fence there. When the name returns, its fences begin above that. With a single floor for all names, voters that saw
+//! locks of different names in different orders would give different fences for each, and each lock would need a second
+//! round trip to agree on one.
 //!
-//! A caller that chooses names of one partition can cause one more exchange of messages for their locks.
+//! A caller that chooses names of one place can cause one more exchange of messages for their locks.
 
-use crate::groups::partition;
-use crate::message::{Fence, Name};
+use crate::message::{scatter, Fence, Name};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Floors {
@@ -53,9 +53,15 @@ impl Floors {
         self.seen(fence);
     }
 
-    /// The partition of the name.
-    pub(super) fn index(&self, name: &Name) -> usize {
-        partition(name, self.floors.len())
+    /// The place of the name: the FxHash (of Firefox and rustc) of its length and bytes, scattered.
+    fn index(&self, name: &Name) -> usize {
+        let bytes = name.bytes();
+        let hash = bytes.chunks(8).fold(bytes.len() as u64, |hash, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
+        });
+        (scatter(hash) % self.floors.len() as u64) as usize
     }
 }
 

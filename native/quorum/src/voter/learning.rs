@@ -1,21 +1,17 @@
 //! Decides when the answers of other voters are enough for a voter that has lost its fences, and above which fence it
 //! begins. `recovery.rs` exchanges the messages.
 //!
-//! The voter begins when the answers are enough in each group of names that it votes for. (Not in one group after the
-//! other: a mark that it stores says that it knows all of its fences.) They are enough in one of two cases:
+//! The answers are enough in one of two cases:
 //!
-//! - *At least [`co_quorum`](crate::members::Members::co_quorum) voters of the group have sent their fences.* One of
-//!   them was in each earlier quorum, so no lock was granted with a fence above theirs. This rule is exact and needs no
-//!   clock.
-//! - *All other members have answered*, but too few voters of the group have sent fences. Either they start for the
-//!   first time, or too many have lost their fences at once, or the list has changed. (All members, not only those of
-//!   the group: a group may consist of new members only. They must not vote while others still vote in an earlier
-//!   list.) The voter then begins above all fences received and above each [`origin`](super::Fences::origin), of the
-//!   others and its own. The fences that it recorded in an earlier lifetime were given before its own start, so they
-//!   are at most its own origin if its clock and those of the others are right: no voter gives or stores fences faster
-//!   than a clock advances, in any number of lives (`pace.rs`). The highest origin also compensates for clocks that
-//!   differ, unless a clock is set back: the clock that was the highest at the start of the cluster is now ahead by at
-//!   least as much as the fences have grown.
+//! - *At least [`co_quorum`](crate::members::Members::co_quorum) members have sent their fences.* One of them was in
+//!   each earlier quorum, so no lock was granted with a fence above theirs. This rule is exact and needs no clock.
+//! - *All other members have answered*, but too few have sent fences. Either they start for the first time, or too many
+//!   have lost their fences at once, or the list has changed. The voter then begins above all fences received and above
+//!   each [`origin`](super::Fences::origin), of the others and its own. The fences that it recorded in an earlier
+//!   lifetime were given before its own start, so they are at most its own origin if its clock and those of the others
+//!   are right: no voter gives fences faster than a clock advances, also if each of its lives uses up a block. The
+//!   highest origin also compensates for clocks that differ, unless a clock is set back: the clock that was the highest
+//!   at the start of the cluster is now ahead by at least as much as the fences have grown.
 //!
 //! With fewer answers the voter waits, although its own clock would allow it to begin. The missing members may be
 //! those that know their fences, and a clock can be wrong. The only cost is that all members must start once.
@@ -41,8 +37,6 @@ pub(super) struct Learning {
     members: Members,
     /// All members except this voter's.
     others: MemberSet,
-    /// The different groups that the voter is in.
-    groups: Vec<MemberSet>,
     /// When the voter asks again.
     pub(super) again: Time,
     /// The members that have sent their fences.
@@ -56,18 +50,11 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    pub(super) fn new(
-        members: Members,
-        me: Member,
-        groups: Vec<MemberSet>,
-        origin: Fence,
-        again: Time,
-    ) -> Learning {
+    pub(super) fn new(members: Members, me: Member, origin: Fence, again: Time) -> Learning {
         let all: MemberSet = members.iter().collect();
         Learning {
             members,
             others: all.without(me),
-            groups,
             again,
             known: MemberSet::EMPTY,
             floor: Fence(0),
@@ -95,17 +82,17 @@ impl Learning {
         self.others.minus(self.known)
     }
 
-    pub(super) fn waits_for(&self, from: Member) -> bool {
-        !self.known.contains(from) && !self.lost.contains(from)
+    /// The members that have not answered at all.
+    pub(super) fn unanswered(&self) -> MemberSet {
+        self.missing().minus(self.lost)
     }
 
     /// The fence above which the voter begins, if the answers are enough.
     pub(super) fn learned(&self) -> Option<Fence> {
-        let enough = |group: &MemberSet| self.known.and(*group).len() >= self.members.co_quorum();
-        if self.groups.iter().all(enough) {
+        if self.known.len() >= self.members.co_quorum() {
             return Some(self.floor);
         }
-        let all = self.missing().minus(self.lost).is_empty();
+        let all = self.unanswered().is_empty();
         all.then(|| self.floor.max(self.origin))
     }
 }
@@ -119,50 +106,32 @@ mod tests {
     }
 
     fn learning() -> Learning {
-        learning_in(Members::new(4).unwrap(), 3, &[0b1111])
+        learning_of(4)
     }
 
-    fn learning_in(members: Members, me: usize, groups: &[u64]) -> Learning {
-        let groups = groups.iter().map(|bits| MemberSet::from_bits(*bits));
-        Learning::new(members, at(me), groups.collect(), Fence(100), Time(0))
-    }
-
-    /// Five members, of which three vote for each name. This voter is in two groups.
-    #[test]
-    fn the_answers_must_be_enough_in_each_group() {
-        let members = Members::new(5).unwrap().with_replicas(3).unwrap();
-        let of = || learning_in(members, 0, &[0b0_0111, 0b0_1101]);
-        let mut learning = of();
-        assert_eq!(learning.missing().bits(), 0b1_1110);
-        for (place, fence) in [(1, 10), (2, 30)] {
-            learning.known(at(place), Fence(fence));
-            assert_eq!(learning.learned(), None);
-        }
-        learning.known(at(3), Fence(5));
-        assert_eq!(learning.learned(), Some(Fence(30)), "no origin counts");
-        // Member 4 is in none of its groups, and must answer if not enough of the others know their fences.
-        let mut learning = of();
-        (1..=2).for_each(|place| learning.known(at(place), Fence(10)));
-        learning.lost(at(3), Fence(90));
-        assert_eq!(learning.learned(), None);
-        learning.lost(at(4), Fence(90));
-        assert_eq!(learning.learned(), Some(Fence(100)), "the own origin");
+    /// Of the last of `count` members.
+    fn learning_of(count: usize) -> Learning {
+        Learning::new(
+            Members::new(count).unwrap(),
+            at(count - 1),
+            Fence(100),
+            Time(0),
+        )
     }
 
     #[test]
     fn a_co_quorum_of_fences_is_enough_without_clocks() {
         for (count, enough) in [(2, 1), (3, 2), (4, 2), (5, 3)] {
-            let members = Members::new(count).unwrap();
-            let mut learning = learning_in(members, 0, &[(1 << count) - 1]);
+            let mut learning = learning_of(count);
             // In clusters where all others are just enough, the last answer would also satisfy the second rule.
-            for place in 1..enough {
+            for place in 0..enough - 1 {
                 learning.known(at(place), Fence(10 + place as u64));
                 learning.known(at(place), Fence(3));
                 assert_eq!(learning.learned(), None, "{place} of {count}");
             }
-            learning.known(at(enough), Fence(7));
+            learning.known(at(enough - 1), Fence(7));
             let highest = if enough > 1 {
-                10 + enough as u64 - 1
+                10 + enough as u64 - 2
             } else {
                 7
             };
@@ -192,26 +161,24 @@ mod tests {
 
     #[test]
     fn a_single_member_needs_no_answers() {
-        let members = Members::new(1).unwrap();
-        assert!(learning_in(members, 0, &[1]).missing().is_empty());
-        assert_eq!(learning_in(members, 0, &[1]).learned(), Some(Fence(100)));
+        assert!(learning_of(1).missing().is_empty());
+        assert_eq!(learning_of(1).learned(), Some(Fence(100)));
     }
 
     #[test]
     fn fences_replace_a_lost_answer_but_not_vice_versa() {
-        let members = Members::new(3).unwrap();
         for late in [false, true] {
-            let mut learning = learning_in(members, 0, &[0b111]);
+            let mut learning = learning_of(3);
             if !late {
-                learning.lost(at(1), Fence(200));
+                learning.lost(at(0), Fence(200));
             }
-            learning.known(at(1), Fence(5));
+            learning.known(at(0), Fence(5));
             if late {
-                learning.lost(at(1), Fence(200));
+                learning.lost(at(0), Fence(200));
             }
             assert_eq!(learning.learned(), None);
-            assert_eq!(learning.missing(), MemberSet::EMPTY.with(at(2)));
-            learning.known(at(2), Fence(6));
+            assert_eq!(learning.missing(), MemberSet::EMPTY.with(at(1)));
+            learning.known(at(1), Fence(6));
             assert_eq!(learning.learned(), Some(Fence(6)), "no origin counts");
         }
     }

@@ -1,5 +1,6 @@
 //! The agents that a voter knows: the current lease of each, and its votes.
 
+use super::names::Waiting;
 use crate::members::Node;
 use crate::message::{Digest, Generation, Lifetime, Mode, Names, Token};
 use crate::time::Time;
@@ -17,10 +18,17 @@ pub(super) struct AgentLease {
     pub(super) node: Node,
     pub(super) agent: Lifetime,
     pub(super) expires: Time,
+    /// When its last batch arrived.
+    pub(super) heard: Time,
+    /// Whether that is so long ago that its positions do not count.
+    pub(super) is_quiet: bool,
+    /// Whether it may have a position or a provisional vote.
+    pub(super) waits: bool,
     /// The `seq` of the last batch.
     pub(super) seq: u64,
-    /// The round trip that the agent measured.
-    pub(super) srtt: Duration,
+    /// The votes that were given unasked and that no batch has named since, with the requests. The agent counts them
+    /// for a short time only.
+    provisional: BTreeMap<Token, Waiting>,
     votes: BTreeMap<Token, Vote>,
     digest: Digest,
     /// The tokens of revoked votes.
@@ -42,7 +50,33 @@ impl AgentLease {
         let vote = self.votes.remove(&token)?;
         self.digest = self.digest.without(token);
         self.revoked.remove(&token);
+        self.provisional.remove(&token);
         Some(vote)
+    }
+
+    /// The vote was given to `request` unasked.
+    pub(super) fn is_unasked(&mut self, token: Token, request: Waiting) {
+        self.provisional.insert(token, request);
+        self.waits = true;
+    }
+
+    /// A batch names the vote, so its agent counts it from now on as any other.
+    pub(super) fn name(&mut self, token: Token) {
+        self.provisional.remove(&token);
+    }
+
+    pub(super) fn has_provisional(&self) -> bool {
+        !self.provisional.is_empty()
+    }
+
+    #[cfg(feature = "model")]
+    pub(super) fn is_provisional(&self, token: Token) -> bool {
+        self.provisional.contains_key(&token)
+    }
+
+    /// A provisional vote, and its request.
+    pub(super) fn pop_provisional(&mut self) -> Option<(Token, Waiting)> {
+        self.provisional.pop_first()
     }
 
     /// The tokens in `from..to` that have a vote and are not in `live`, which is in ascending order.
@@ -94,17 +128,27 @@ impl AgentLeases {
     }
 
     /// The lease of this agent. If it has none, a new one that expires at `expires`.
-    pub(super) fn generation(&mut self, node: Node, agent: Lifetime, expires: Time) -> Generation {
+    pub(super) fn generation(
+        &mut self,
+        node: Node,
+        agent: Lifetime,
+        now: Time,
+        expires: Time,
+    ) -> Generation {
         *self.known.entry((node, agent)).or_insert_with(|| {
             self.last = Generation(self.last.0 + 1);
             let votes = BTreeMap::new();
-            let (digest, revoked) = (Digest::default(), BTreeSet::new());
+            let (digest, revoked, provisional) =
+                (Digest::default(), BTreeSet::new(), BTreeMap::new());
             let lease = AgentLease {
                 node,
                 agent,
                 expires,
+                heard: now,
+                is_quiet: false,
+                waits: false,
                 seq: 0,
-                srtt: Duration::ZERO,
+                provisional,
                 votes,
                 digest,
                 revoked,
@@ -139,10 +183,12 @@ impl AgentLeases {
                 continue;
             };
             if keep {
-                let (votes, revoked) = (BTreeMap::new(), BTreeSet::new());
+                let (votes, revoked, provisional) =
+                    (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
                 let renewed = AgentLease {
                     votes,
                     revoked,
+                    provisional,
                     digest: Digest::default(),
                     expires: Time(i64::MAX),
                     ..lease
@@ -179,6 +225,29 @@ impl AgentLeases {
         leases.map(|(generation, lease)| (*generation, lease))
     }
 
+    /// The leases of a node's agents.
+    pub(super) fn leases_of(&self, node: Node) -> Vec<Generation> {
+        let known = self
+            .known
+            .range((node, Lifetime(0))..=(node, Lifetime(u64::MAX)));
+        known.map(|(_, generation)| *generation).collect()
+    }
+
+    /// The leases with a position or a provisional vote whose agents have become quiet: not heard for `wait`.
+    pub(super) fn become_quiet(&mut self, now: Time, wait: Duration) -> Vec<Generation> {
+        let waiting = self
+            .leases
+            .iter_mut()
+            .filter(|(_, lease)| lease.waits && !lease.is_quiet);
+        let quiet = waiting.filter(|(_, lease)| lease.heard + wait <= now);
+        quiet
+            .map(|(generation, lease)| {
+                lease.is_quiet = true;
+                *generation
+            })
+            .collect()
+    }
+
     /// Ends the lease of an agent, if it has one.
     pub(super) fn end(&mut self, node: Node, agent: Lifetime) {
         let generation = self.known.remove(&(node, agent));
@@ -198,17 +267,29 @@ impl AgentLeases {
         self.ended.last_mut()?.1.votes.pop_first()
     }
 
-    /// Removes that lease, which has no votes left. Returns its node.
-    pub(super) fn pop_ended(&mut self) -> Option<Node> {
-        self.ended.pop().map(|(_, lease)| lease.node)
+    /// Removes that lease, which has no votes left.
+    pub(super) fn pop_ended(&mut self) {
+        self.ended.pop();
     }
 
-    /// When the next lease expires; [`Time::NEVER`], that is, immediately, if votes of an expired lease are left.
-    pub(super) fn deadline(&self) -> Option<Time> {
+    /// Whether clients have votes.
+    pub(super) fn have_client_votes(&self) -> bool {
+        let ended = self.ended.iter().map(|(_, lease)| lease);
+        let mut leases = self.leases.values().chain(ended);
+        leases.any(|lease| lease.node.is_client() && !lease.votes.is_empty())
+    }
+
+    /// When the next lease expires or its agent becomes quiet; [`Time::LONG_AGO`], that is, immediately, if votes of an
+    /// expired lease are left.
+    pub(super) fn deadline(&self, wait: Duration) -> Option<Time> {
         if !self.ended.is_empty() {
-            return Some(Time::NEVER);
+            return Some(Time::LONG_AGO);
         }
-        self.leases.values().map(|lease| lease.expires).min()
+        let next = |lease: &AgentLease| match lease.waits && !lease.is_quiet {
+            true => lease.expires.min(lease.heard + wait),
+            false => lease.expires,
+        };
+        self.leases.values().map(next).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -240,13 +321,18 @@ impl AgentLeases {
     }
 
     #[cfg(feature = "model")]
-    pub(super) fn rebase(&mut self, now: Time) {
+    pub(super) fn rebase(&mut self, now: Time, wait: Duration) {
         for lease in self
             .leases
             .values_mut()
             .chain(self.ended.iter_mut().map(|(_, lease)| lease))
         {
             lease.expires = lease.expires.relative_to(now);
+            // Only whether `wait` has passed since then, and only while the agent waits for something.
+            lease.heard = match lease.waits && !lease.is_quiet {
+                true => lease.heard.since(now, wait),
+                false => Time(0),
+            };
         }
     }
 }

@@ -4,27 +4,21 @@
 //!
 //! Requests wait in the order of their priorities, the same at all voters. A request for several names has one
 //! position in the queues of all of them. A request *fits* if no vote conflicts with it, and no older request that
-//! waits. When a vote or a position goes, the oldest requests that fit get a hint, and the voter keeps the names for
-//! them for a short time. A request that does not ask in this time is passed over: younger ones may go first. It gets
-//! a hint again at the next change. After two misses its position is removed, and so is one that was not asked for
-//! again within `wait`: an agent that is alive asks again each `attempt`. So the position of a dead agent delays
-//! others for a short time only.
+//! waits. When a vote or a position goes, the voter gives its vote to the oldest requests that fit. A request does not
+//! count while its agent is *quiet*: younger ones may go first. So a dead agent delays others for a short time only.
 //!
 //! If a request waits for a vote, the voter *recalls* the vote: it sends the vote's agent the priority of that request.
 
-use super::counts::Counts;
 use super::floors::Floors;
 use crate::message::{Fence, Generation, Mode, Name, Names, Priority, Recall, Token};
 use crate::rules::Rules;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 /// Identifies a vote or a position. A generation identifies the lease of one agent, and tokens are unique per agent.
 pub(super) type VoteId = (Generation, Token);
-
-/// A position is removed after this many hints in a row that its agent did not follow.
-const MOST_MISSES: u8 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holders {
@@ -40,25 +34,9 @@ enum Holders {
 pub(super) struct Waiting {
     pub(super) priority: Priority,
     pub(super) mode: Mode,
+    /// How many fences it takes.
+    pub(super) run: NonZeroU16,
     pub(super) names: Names,
-    /// For how long names are kept for it after a hint.
-    pub(super) keep: Duration,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Position {
-    request: Waiting,
-    expires: Time,
-    /// Until when the names are kept for it, since its last hint.
-    kept: Option<Time>,
-    /// How many hints in a row it did not follow.
-    misses: u8,
-}
-
-impl Position {
-    fn is_passed_over(&self) -> bool {
-        self.misses > 0 && self.kept.is_none()
-    }
 }
 
 /// The last recall of a name's votes.
@@ -86,55 +64,52 @@ struct Entry {
     queue: Option<Box<Queue>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Timer {
-    Expires(VoteId),
-    Kept(VoteId),
-    Recall(Name),
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct VoterNames {
+pub(super) struct NameTable {
     entries: BTreeMap<Name, Entry>,
-    positions: BTreeMap<VoteId, Position>,
-    /// How many of them each lease has, and each partition.
-    of_leases: Counts<Generation>,
-    of_partitions: Counts<usize>,
+    positions: BTreeMap<VoteId, Waiting>,
+    /// The leases whose agents have not been heard for long.
+    quiet: BTreeSet<Generation>,
     floors: Floors,
-    timers: BTreeSet<(Time, Timer)>,
-    /// Names to look at after this event, and whether a vote or a position has gone.
-    changed: BTreeMap<Name, bool>,
-    /// Hints and recalls to send, by lease.
-    news: BTreeMap<Generation, (Vec<Token>, Vec<Recall>)>,
+    /// When the votes for a name are recalled again.
+    timers: BTreeSet<(Time, Name)>,
+    /// Names to look at after this event.
+    changed: BTreeSet<Name>,
+    /// Names that a request would get, if the voter could give its vote.
+    unserved: BTreeSet<Name>,
+    /// Recalls to send, by lease.
+    recalls: BTreeMap<Generation, Vec<Recall>>,
     now: Time,
-    /// How long a position stays after it was asked for.
-    wait: Duration,
     /// The first and the longest pause between two recalls.
     recall: (Duration, Duration),
     /// How long after the conflict began an older writer's vote is recalled.
     patience: Duration,
 }
 
-impl VoterNames {
-    pub(super) fn new(rules: &Rules, now: Time) -> VoterNames {
-        VoterNames {
+impl NameTable {
+    pub(super) fn new(rules: &Rules, now: Time) -> NameTable {
+        NameTable {
             entries: BTreeMap::new(),
             positions: BTreeMap::new(),
-            of_leases: Counts::new(),
-            of_partitions: Counts::new(),
-            floors: Floors::new(rules.partitions),
+            quiet: BTreeSet::new(),
+            floors: Floors::new(rules.floors),
             timers: BTreeSet::new(),
-            changed: BTreeMap::new(),
-            news: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            unserved: BTreeSet::new(),
+            recalls: BTreeMap::new(),
             now,
-            wait: rules.wait,
             recall: (rules.recall, rules.heartbeat.max(rules.recall)),
-            patience: rules.keep,
+            patience: rules.patience,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+            && self.positions.is_empty()
+            && self.quiet.is_empty()
+            && self.timers.is_empty()
+            && self.changed.is_empty()
+            && self.unserved.is_empty()
     }
 
     /// Whether a request must wait: a vote conflicts with it, or an older request that waits.
@@ -142,13 +117,11 @@ impl VoterNames {
         let Some(entry) = self.entries.get(name) else {
             return false;
         };
-        let blocks = |(_, id): (&Priority, &VoteId)| {
-            self.positions.get(id).is_some_and(|p| !p.is_passed_over())
-        };
+        let counts = |(_, id): (&Priority, &VoteId)| !self.quiet.contains(&id.0);
         entry.conflicts(mode)
             || entry.queue.as_ref().is_some_and(|queue| {
-                queue.writers.range(..priority).any(blocks)
-                    || (mode == Mode::Write && queue.readers.range(..priority).any(blocks))
+                queue.writers.range(..priority).any(counts)
+                    || (mode == Mode::Write && queue.readers.range(..priority).any(counts))
             })
     }
 
@@ -167,10 +140,15 @@ impl VoterNames {
         mode: Mode,
         fence: Fence,
     ) {
-        self.remove_position(id, false);
+        self.leave(id);
         for name in names.iter() {
-            let entry = self.entry(name);
+            self.entry(name);
+            let entry = self.entries.get_mut(name).expect("it was made");
             entry.fence = entry.fence.max(fence);
+            if let (Holders::Free, Some(queue)) = (&entry.holders, &mut entry.queue) {
+                // The next recall is the first one of this holder.
+                queue.take_recall(name, &mut self.timers);
+            }
             match (&mut entry.holders, mode) {
                 (holders, Mode::Write) => *holders = Holders::Writer(id, clock),
                 (Holders::Readers(readers), Mode::Read) => {
@@ -181,17 +159,15 @@ impl VoterNames {
                 }
             }
             if entry.queue.is_some() {
-                self.changed.entry(name.clone()).or_default();
+                self.changed.insert(name.clone());
             }
         }
         self.floors.seen(fence);
     }
 
-    /// Removes the vote of `id` for `name`.
+    /// Removes the vote of `id` for `name`, which it has.
     pub(super) fn forget(&mut self, name: &Name, id: VoteId) {
-        let Some(entry) = self.entries.get_mut(name) else {
-            return;
-        };
+        let entry = self.entries.get_mut(name).expect("it has a vote");
         match &mut entry.holders {
             Holders::Writer(writer, _) if *writer == id => entry.holders = Holders::Free,
             Holders::Readers(readers) => {
@@ -200,10 +176,10 @@ impl VoterNames {
                     entry.holders = Holders::Free;
                 }
             }
-            _ => {}
+            Holders::Free | Holders::Writer(..) => {}
         }
         if entry.queue.is_some() {
-            self.changed.insert(name.clone(), true);
+            self.changed.insert(name.clone());
         } else if entry.holders == Holders::Free {
             self.remove_entry(name);
         }
@@ -217,114 +193,89 @@ impl VoterNames {
         }
     }
 
-    /// Gives a request a position, or renews it. An earlier attempt of the same request loses its position.
+    /// Gives a request a position, if it has none. An earlier token of the same request loses its position.
     pub(super) fn wait(&mut self, id: VoteId, request: Waiting) {
-        let expires = self.now + self.wait;
-        if let Some(position) = self.positions.get_mut(&id) {
-            self.timers.remove(&(position.expires, Timer::Expires(id)));
-            self.timers.insert((expires, Timer::Expires(id)));
-            position.expires = expires;
-            if position.misses > 0 || position.kept.is_some() {
-                // It has followed its hint too late, or others were faster: it waits as before.
-                position.misses = 0;
-                if let Some(kept) = position.kept.take() {
-                    self.timers.remove(&(kept, Timer::Kept(id)));
-                }
-                for name in request.names.iter() {
-                    self.changed.entry(name.clone()).or_default();
-                }
-            }
+        if self.positions.contains_key(&id) {
             return;
         }
         for name in request.names.iter() {
-            let positions = self.entry(name).positions(request.mode);
-            let earlier = positions.insert(request.priority, id);
-            if let Some(earlier) = earlier {
-                self.remove_position(earlier, false);
-                self.entry(name)
-                    .positions(request.mode)
-                    .insert(request.priority, id);
-            }
-            self.changed.entry(name.clone()).or_default();
+            let earlier = self
+                .entry(name)
+                .queue(request.mode)
+                .get(&request.priority)
+                .copied();
+            earlier.map(|earlier| self.leave(earlier));
+            self.entry(name)
+                .queue(request.mode)
+                .insert(request.priority, id);
+            self.changed.insert(name.clone());
         }
-        self.timers.insert((expires, Timer::Expires(id)));
-        let position = Position {
-            request,
-            expires,
-            kept: None,
-            misses: 0,
-        };
-        for name in position.request.names.iter() {
-            self.of_partitions.add(self.floors.index(name));
-        }
-        self.of_leases.add(id.0);
-        self.positions.insert(id, position);
+        self.positions.insert(id, request);
     }
 
-    /// Removes the position of `id`, if it has one.
-    pub(super) fn leave(&mut self, id: VoteId) {
-        self.remove_position(id, true);
-    }
-
-    /// Removes a position of the lease. Returns whether there was one.
-    pub(super) fn leave_one(&mut self, generation: Generation) -> bool {
-        let all = (generation, Token(0))..=(generation, Token(u64::MAX));
-        let id = self.positions.range(all).next().map(|(id, _)| *id);
-        id.map(|id| self.leave(id)).is_some()
-    }
-
-    pub(super) fn has_position(&self, id: VoteId) -> bool {
-        self.positions.contains_key(&id)
-    }
-
-    /// How many positions the lease has.
-    pub(super) fn positions_of(&self, generation: Generation) -> usize {
-        self.of_leases.of(&generation)
-    }
-
-    /// How many positions there are, and how many in the partition that has most.
-    pub(super) fn queues(&self) -> (usize, usize) {
-        (self.positions.len(), self.of_partitions.most())
-    }
-
-    /// The positions of the lease with tokens in `from..to`.
-    pub(super) fn waiting_in(&self, generation: Generation, from: Token, to: Token) -> Vec<Token> {
-        // BTreeMap panics on a range that ends before it begins; this is an empty range instead.
-        let range = (generation, from)..(generation, to.max(from));
-        self.positions
-            .range(range)
-            .map(|((_, token), _)| *token)
-            .collect()
-    }
-
-    fn remove_position(&mut self, id: VoteId, freed: bool) {
-        let Some(position) = self.positions.remove(&id) else {
-            return;
-        };
-        self.of_leases.remove(id.0);
-        self.timers.remove(&(position.expires, Timer::Expires(id)));
-        if let Some(kept) = position.kept {
-            self.timers.remove(&(kept, Timer::Kept(id)));
-        }
+    /// Removes the position of `id`, if it has one. Returns its names.
+    pub(super) fn leave(&mut self, id: VoteId) -> Option<Names> {
         let Waiting {
             priority,
             mode,
             names,
             ..
-        } = position.request;
+        } = self.positions.remove(&id)?;
         for name in names.iter() {
-            self.of_partitions.remove(self.floors.index(name));
-            if let Some(entry) = self.entries.get_mut(name) {
-                entry.positions(mode).remove(&priority);
-                *self.changed.entry(name.clone()).or_default() |= freed;
-            }
+            self.entry(name).queue(mode).remove(&priority);
+            self.changed.insert(name.clone());
         }
+        Some(names)
+    }
+
+    /// Removes a position of the lease. Returns whether there was one.
+    pub(super) fn leave_one(&mut self, generation: Generation) -> bool {
+        let first = self.positions_of(generation, Token(0)).next();
+        first.map(|id| self.leave(id)).is_some()
+    }
+
+    pub(super) fn waiting(&self, id: VoteId) -> Option<&Waiting> {
+        self.positions.get(&id)
+    }
+
+    /// The positions of the lease, from a token on.
+    pub(super) fn positions_of(
+        &self,
+        generation: Generation,
+        from: Token,
+    ) -> impl Iterator<Item = VoteId> + '_ {
+        let all = (generation, from)..=(generation, Token(u64::MAX));
+        self.positions.range(all).map(|(id, _)| *id)
+    }
+
+    /// How many requests wait.
+    pub(super) fn queued(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// The agent of the lease has not been heard for long, or is heard again. Look at its positions next.
+    pub(super) fn set_quiet(&mut self, generation: Generation, quiet: bool) {
+        match quiet {
+            true => self.quiet.insert(generation),
+            false => self.quiet.remove(&generation),
+        };
+    }
+
+    /// Whether a position counts has changed: its names are looked at.
+    pub(super) fn look_at(&mut self, id: VoteId) {
+        let names = self.positions.get(&id).map(|request| request.names.clone());
+        self.changed
+            .extend(names.iter().flat_map(Names::iter).cloned());
+    }
+
+    /// The voter can give votes again that it could not give: the names that wait for that are looked at.
+    pub(super) fn look_at_unserved(&mut self) {
+        self.changed.append(&mut self.unserved);
     }
 
     fn remove_entry(&mut self, name: &Name) {
-        if let Some(entry) = self.entries.remove(name) {
-            self.floors.keep(name, entry.fence);
-        }
+        let entry = self.entries.remove(name).expect("it exists");
+        self.floors.keep(name, entry.fence);
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -338,138 +289,98 @@ impl VoterNames {
             if self.deadline().is_none_or(|at| at > now) {
                 return;
             }
-            match self.timers.pop_first() {
-                Some((_, Timer::Expires(id))) => self.leave(id),
-                Some((_, Timer::Kept(id))) => self.miss(id),
-                Some((_, Timer::Recall(name))) => {
-                    self.changed.entry(name).or_default();
-                }
-                None => {}
-            }
+            let due = self.timers.pop_first();
+            self.changed.extend(due.map(|(_, name)| name));
         }
     }
 
-    /// The request did not follow its hint in time.
-    fn miss(&mut self, id: VoteId) {
-        let Some(position) = self.positions.get_mut(&id) else {
-            return;
-        };
-        position.kept = None;
-        position.misses += 1;
-        if position.misses >= MOST_MISSES {
-            return self.leave(id);
-        }
-        for name in position.request.names.clone().iter() {
-            self.changed.entry(name.clone()).or_default();
-        }
+    pub(super) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
-    /// Looks at the changed names: makes hints and recalls, and removes names that are not used.
-    pub(super) fn look_at_changes(&mut self) {
-        while let Some((name, freed)) = self.changed.pop_first() {
-            let Some(entry) = self.entries.get(&name) else {
-                continue;
-            };
-            if !entry.is_waited_for() {
-                self.forget_queue(&name);
-                continue;
-            }
-            for id in self.to_hint(entry, freed) {
-                self.hint(id);
-            }
-            self.recall(name);
-        }
+    /// The next name to look at. Look at it with [`NameTable::fitting`], then call [`NameTable::looked_at`].
+    pub(super) fn next_changed(&self) -> Option<Name> {
+        self.changed.first().cloned()
     }
 
-    /// No request waits for `name` any more.
-    fn forget_queue(&mut self, name: &Name) {
-        let Some(entry) = self.entries.get_mut(name) else {
-            return;
-        };
-        if let Some(mut queue) = entry.queue.take() {
-            queue.take_recall(name, &mut self.timers);
-        }
-        if entry.holders == Holders::Free {
-            self.remove_entry(name);
-        }
-    }
-
-    /// The requests for a name that fit and have no hint, oldest first.
-    fn to_hint(&self, entry: &Entry, freed: bool) -> Vec<VoteId> {
-        let mut fitting = Vec::new();
-        let Some(queue) = entry.queue.as_ref() else {
-            return fitting;
-        };
+    /// The oldest waiting request for a name that fits.
+    pub(super) fn fitting(&self, name: &Name) -> Option<VoteId> {
+        let entry = self.entries.get(name)?;
+        let queue = entry.queue.as_ref()?;
         if matches!(entry.holders, Holders::Writer(..)) {
-            return fitting;
+            return None;
         }
-        let (mut writers, mut readers) = (queue.writers.iter(), queue.readers.iter());
-        let (mut writer, mut reader) = (writers.next(), readers.next());
+        let (mut writers, mut readers) = (
+            queue.writers.iter().peekable(),
+            queue.readers.iter().peekable(),
+        );
+        // Once a reader counts, no younger writer fits.
         let mut reads = matches!(entry.holders, Holders::Readers(_));
         loop {
-            let id = match (writer, reader) {
-                (Some((a, id)), b) if b.is_none_or(|(b, _)| a < b) => {
-                    writer = writers.next();
-                    *id
-                }
-                (_, Some((_, id))) => {
-                    reader = readers.next();
-                    *id
-                }
-                _ => return fitting,
+            let reader_first = match (writers.peek(), readers.peek()) {
+                (Some((writer, _)), Some((reader, _))) => reader < writer,
+                (None, Some(_)) => true,
+                (_, None) => false,
             };
-            let Some(position) = self.positions.get(&id) else {
+            let (priority, id) = if reader_first {
+                readers.next()?
+            } else {
+                writers.next()?
+            };
+            if self.quiet.contains(&id.0) {
                 continue;
+            }
+            let mode = if reader_first {
+                Mode::Read
+            } else {
+                Mode::Write
             };
-            let request = &position.request;
-            let may_go = request.mode == Mode::Read || !reads;
-            let blocked = |name| self.is_blocked(name, request.priority, request.mode);
-            let fits = may_go && !request.names.iter().any(blocked);
-            let hinted = fits && position.kept.is_none() && (position.misses == 0 || freed);
-            if hinted {
-                fitting.push(id);
+            let request = &self.positions[id];
+            let blocked = |name| self.is_blocked(name, *priority, mode);
+            if (reader_first || !reads) && !request.names.iter().any(blocked) {
+                return Some(*id);
             }
-            if !position.is_passed_over() || hinted {
-                match request.mode {
-                    Mode::Write => return fitting,
-                    Mode::Read => reads = true,
-                }
+            if !reader_first {
+                return None;
             }
+            reads = true;
         }
     }
 
-    fn hint(&mut self, id: VoteId) {
-        let now = self.now;
-        let Some(position) = self.positions.get_mut(&id) else {
+    /// All requests that fit were served, or (`unserved`) cannot be now. Recalls votes that others wait for, and
+    /// removes what is not used.
+    pub(super) fn looked_at(&mut self, name: Name, unserved: bool) {
+        self.changed.remove(&name);
+        self.unserved.remove(&name);
+        let Some(entry) = self.entries.get_mut(&name) else {
             return;
         };
-        let kept = now + position.request.keep;
-        position.kept = Some(kept);
-        self.timers.insert((kept, Timer::Kept(id)));
-        self.news.entry(id.0).or_default().0.push(id.1);
+        if entry.is_waited_for() {
+            if unserved {
+                self.unserved.insert(name.clone());
+            }
+            return self.recall(name);
+        }
+        if let Some(mut queue) = entry.queue.take() {
+            queue.take_recall(&name, &mut self.timers);
+        }
+        if entry.holders == Holders::Free {
+            self.remove_entry(&name);
+        }
     }
 
     /// Recalls the votes for a name if a request waits for them: at once if it is older than they are and than the one
     /// of the last recall, otherwise when a recall is due.
     fn recall(&mut self, name: Name) {
-        let oldest = self
-            .entries
-            .get(&name)
-            .and_then(|entry| self.oldest_in_conflict(entry));
-        let Some(Entry {
-            holders,
-            queue: Some(queue),
-            ..
-        }) = self.entries.get_mut(&name)
-        else {
-            return;
-        };
+        let oldest = self.oldest_in_conflict(&self.entries[&name]);
+        let entry = self.entries.get_mut(&name).expect("it is waited for");
+        let queue = entry.queue.as_mut().expect("it is waited for");
         let last = queue.take_recall(&name, &mut self.timers);
         let Some((by, mode)) = oldest else {
             return;
         };
         // An older writer gives no vote back, and one that is granted usually unlocks soon.
-        let patient = matches!(holders, Holders::Writer(_, clock) if *clock < by.clock);
+        let patient = matches!(entry.holders, Holders::Writer(_, clock) if clock < by.clock);
         let (first, longest) = self.recall;
         let recalled = match last {
             Some(last) if last.by <= by && last.next > self.now => last,
@@ -479,7 +390,7 @@ impl VoterNames {
                 pause: first,
             },
             last => {
-                let holders = match holders {
+                let holders = match &entry.holders {
                     Holders::Free => Vec::new(),
                     Holders::Writer(id, _) => vec![*id],
                     // An older reader gives no vote back, and a granted one has no run to end.
@@ -489,11 +400,12 @@ impl VoterNames {
                     }
                 };
                 for (generation, token) in holders {
-                    self.news.entry(generation).or_default().1.push(Recall {
+                    let recall = Recall {
                         token,
                         priority: by,
                         mode,
-                    });
+                    };
+                    self.recalls.entry(generation).or_default().push(recall);
                 }
                 let pause = last.map_or(first, |last| last.pause);
                 Recalled {
@@ -503,7 +415,7 @@ impl VoterNames {
                 }
             }
         };
-        self.timers.insert((recalled.next, Timer::Recall(name)));
+        self.timers.insert((recalled.next, name));
         queue.recalled = Some(recalled);
     }
 
@@ -511,13 +423,8 @@ impl VoterNames {
     fn oldest_in_conflict(&self, entry: &Entry) -> Option<(Priority, Mode)> {
         let waiting = entry.queue.as_ref()?;
         let first = |queue: &BTreeMap<Priority, VoteId>| {
-            let mut positions = queue.iter();
-            let position = positions.find(|(_, id)| {
-                self.positions
-                    .get(id)
-                    .is_some_and(|position| !position.is_passed_over())
-            });
-            position.map(|(priority, _)| *priority)
+            let mut counting = queue.iter().filter(|(_, id)| !self.quiet.contains(&id.0));
+            counting.next().map(|(priority, _)| *priority)
         };
         let writer = first(&waiting.writers).map(|priority| (priority, Mode::Write));
         match entry.holders {
@@ -530,22 +437,31 @@ impl VoterNames {
         }
     }
 
-    /// Takes the hints and recalls since the last call, by lease.
-    pub(super) fn news(&mut self) -> BTreeMap<Generation, (Vec<Token>, Vec<Recall>)> {
-        std::mem::take(&mut self.news)
+    /// Takes the recalls since the last call, by lease.
+    pub(super) fn take_recalls(&mut self) -> BTreeMap<Generation, Vec<Recall>> {
+        std::mem::take(&mut self.recalls)
     }
 
     pub(super) fn fence(&self, name: &Name) -> Fence {
-        self.entries
-            .get(name)
-            .map_or_else(|| self.floors.of(name), |entry| entry.fence)
+        let entry = self.entries.get(name);
+        entry.map_or_else(|| self.floors.of(name), |entry| entry.fence)
     }
 
-    /// Raises the fence of `name` to at least `fence`.
-    pub(super) fn raise(&mut self, name: &Name, fence: Fence) {
-        match self.entries.get_mut(name) {
-            Some(entry) => entry.fence = entry.fence.max(fence),
-            None => self.floors.keep(name, fence),
+    pub(super) fn highest_of(&self, names: &Names) -> Fence {
+        names
+            .iter()
+            .map(|name| self.fence(name))
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Raises the fences of `names` to at least `fence`.
+    pub(super) fn raise(&mut self, names: &Names, fence: Fence) {
+        for name in names.iter() {
+            match self.entries.get_mut(name) {
+                Some(entry) => entry.fence = entry.fence.max(fence),
+                None => self.floors.keep(name, fence),
+            }
         }
         self.floors.seen(fence);
     }
@@ -576,19 +492,11 @@ impl VoterNames {
     pub(super) fn rebase(&mut self, now: Time) {
         self.now = Time(0);
         self.timers.clear();
-        for (id, position) in &mut self.positions {
-            position.expires = position.expires.relative_to(now);
-            self.timers.insert((position.expires, Timer::Expires(*id)));
-            position.kept = position.kept.map(|kept| kept.relative_to(now));
-            let timer = position.kept.map(|kept| (kept, Timer::Kept(*id)));
-            self.timers.extend(timer);
-        }
         for (name, entry) in &mut self.entries {
             let queue = entry.queue.as_mut();
             if let Some(recalled) = queue.and_then(|queue| queue.recalled.as_mut()) {
                 recalled.next = recalled.next.relative_to(now);
-                self.timers
-                    .insert((recalled.next, Timer::Recall(name.clone())));
+                self.timers.insert((recalled.next, name.clone()));
             }
         }
     }
@@ -598,16 +506,16 @@ impl Queue {
     fn take_recall(
         &mut self,
         name: &Name,
-        timers: &mut BTreeSet<(Time, Timer)>,
+        timers: &mut BTreeSet<(Time, Name)>,
     ) -> Option<Recalled> {
         let recalled = self.recalled.take()?;
-        timers.remove(&(recalled.next, Timer::Recall(name.clone())));
+        timers.remove(&(recalled.next, name.clone()));
         Some(recalled)
     }
 }
 
 impl Entry {
-    fn positions(&mut self, mode: Mode) -> &mut BTreeMap<Priority, VoteId> {
+    fn queue(&mut self, mode: Mode) -> &mut BTreeMap<Priority, VoteId> {
         let queue = self.queue.get_or_insert_default();
         match mode {
             Mode::Write => &mut queue.writers,

@@ -11,9 +11,7 @@ impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
     pub(super) fn learn(&mut self) {
         let (members, me) = (self.members(), self.member());
-        let mut groups = self.groups.all();
-        groups.retain(|group| group.contains(me));
-        let learning = Learning::new(members, me, groups, self.setup.fences.origin, self.now);
+        let learning = Learning::new(members, me, self.setup.fences.origin, self.now);
         self.stage = Stage::Learning(Box::new(learning));
         self.ask();
         // A single member has no other member to ask.
@@ -41,7 +39,7 @@ impl Voter {
     /// Asks a member that has just become available, if this voter needs its answer.
     pub(super) fn ask_if_needed(&mut self, member: Member) {
         let has_answered = match &self.stage {
-            Stage::Learning(learning) => !learning.waits_for(member),
+            Stage::Learning(learning) => !learning.unanswered().contains(member),
             _ => false,
         };
         if self.needed().contains(member) && !has_answered {
@@ -86,11 +84,11 @@ impl Voter {
     }
 
     /// Answers in every stage. A voter in quarantine does not know yet whether its fences are valid. Nor does a
-    /// conflicted one: voters of another list may have given higher fences.
+    /// misconfigured one: voters of another list may have given higher fences.
     fn asked(&mut self, from: Member, asker: Lifetime) {
         let known = match self.stage {
             Stage::Superseded { .. } => return,
-            _ if self.conflicted => Known::Quarantine,
+            _ if self.misconfigured => Known::Quarantine,
             Stage::Quarantine { .. } => Known::Quarantine,
             Stage::Learning(_) => Known::Lost {
                 origin: self.setup.fences.origin,
@@ -118,7 +116,6 @@ impl Voter {
                 if self.lives.unanswered().is_empty() {
                     *again = *until;
                 }
-                self.advance(self.now);
             }
             (Stage::Learning(learning), Known::Told { fence }) => {
                 learning.known(from, fence);
@@ -155,7 +152,7 @@ impl Voter {
         if let Some(floor) = learning.learned() {
             self.stage = Stage::Voting;
             self.names.raise_all(floor);
-            self.may_record(self.names.highest());
+            self.mark_covers(self.names.highest());
         }
     }
 }

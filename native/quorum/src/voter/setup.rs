@@ -1,6 +1,6 @@
 //! Inputs and outputs of a voter, except frames.
 
-use crate::members::{Member, Members, Node};
+use crate::members::{Member, Members};
 use crate::message::{Fence, Lifetime, Send};
 use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
@@ -20,15 +20,15 @@ pub struct VoterSetup {
     /// The voter's lifetime: its life, which was stored, and random bits.
     pub lifetime: Lifetime,
     /// How long the voter grants no new lock, unless all agents have settled: at least as long as any vote of an
-    /// earlier life was promised, which may be longer than [`Rules::quarantine`] if the rules have changed.
+    /// earlier life was promised, which may be longer than [`Rules::voter_lease`] if the rules have changed.
     pub quarantine: Duration,
     /// The known fences of earlier lifetimes.
     pub fences: Fences,
-    /// Whether the stored register has all clients that may have votes of earlier lives. If not, the quarantine does
-    /// not end early: see `voter/register.rs`.
-    pub knows_clients: bool,
-    /// Whether it begins conflicted: see [`Voter::conflict`](super::Voter::conflict).
-    pub conflicted: bool,
+    /// Whether clients may have votes of earlier lives: the file says so, or there is none, and clients are allowed.
+    /// Then the quarantine does not end early.
+    pub guests: bool,
+    /// Whether it begins misconfigured: see [`Voter::misconfigured`](super::Voter::misconfigured).
+    pub misconfigured: bool,
 }
 
 /// What is known about the fences of earlier lifetimes.
@@ -38,15 +38,13 @@ pub struct Fences {
     /// lifetime. The voter then asks the other voters before it votes.
     pub floor: Option<Fence>,
     /// An upper bound of all fences of earlier lifetimes if wall clocks are right: the wall-clock time of the start, in
-    /// units of 16 nanoseconds. (`voter/pace.rs` keeps fences below it.) It only counts if too many voters have lost
+    /// units of 16 nanoseconds. It only counts if too many voters have lost
     /// their fences for the others to know them all: see `voter/learning.rs`.
     /// A value above [`MAX_FENCE`](crate::frame::MAX_FENCE) is lowered to it.
     pub origin: Fence,
     /// Whether fences are stored. If so, the voter gives no fence until a mark that covers it is stored
     /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
     pub durable: bool,
-    /// Whether fences must not outrun the clock. Always, except in models whose time stands still.
-    pub paced: bool,
 }
 
 /// An action that a voter requests.
@@ -57,12 +55,9 @@ pub enum VoterOutput {
     /// Store this mark in place of the earlier one so that it survives a crash, then call
     /// [`stored`](super::Voter::stored).
     Store(Fence),
-    /// Store that this client may have votes so that it survives a crash, then call
-    /// [`registered`](super::Voter::registered).
-    Register(Node),
-    /// This client has no votes any more, so the stored register need not have it, if it has. Its number may be used
-    /// again, unless the voter still [`knows`](super::Voter::knows) it.
-    Unregister(Node),
+    /// Store whether clients may have votes so that it survives a crash. When it is stored that they may, call
+    /// [`guests_stored`](super::Voter::guests_stored).
+    StoreGuests(bool),
     /// Another member knows this lifetime of this voter, whose life is not lower than that of the setup. So the stored
     /// life and mark were not the last ones. The voter has stopped. Store the life after this one, without a mark, and
     /// open another voter with that life and without known fences.

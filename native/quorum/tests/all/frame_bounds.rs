@@ -2,7 +2,7 @@
 
 use crate::common::raw::Raw;
 use quorum::frame::{
-    decode, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME, MAX_NAMES, MAX_OPS,
+    decode, FrameError, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_NAME, MAX_NAMES, MAX_NOTICE, MAX_OPS,
     MAX_OTHERS, MAX_TOKENS, VERSION,
 };
 
@@ -25,19 +25,26 @@ fn each_bound_is_exact() {
     bounded("replies", confirmed(MAX_OPS), confirmed(MAX_OPS + 1));
     let live = |count| Raw::op(4).number(0).number(9999).tokens(count);
     bounded("live", live(MAX_TOKENS), live(MAX_TOKENS + 1));
-    let missing = |count| Raw::reply(4).tokens(count).end();
+    let missing = |count| Raw::reply(3).tokens(count).end();
     bounded("missing", missing(MAX_TOKENS), missing(MAX_TOKENS + 1));
     let revoked = |count| Raw::done().number(0).number(0).tokens(count);
     bounded("revoked", revoked(MAX_TOKENS), revoked(MAX_TOKENS + 1));
-    let hints = |count| Raw::notice().tokens(count).number(0).byte(0);
-    bounded("hints", hints(MAX_HINTS), hints(MAX_HINTS + 1));
+    // Token and fence: two bytes.
+    let given = |count| {
+        let counted = Raw::notice().number(count as u64);
+        (0..count)
+            .fold(counted, |raw, _| raw.number(1).number(2))
+            .number(0)
+            .byte(0)
+    };
+    bounded("given", given(MAX_NOTICE), given(MAX_NOTICE + 1));
     // Token, clock, agent and token of a priority, and a mode: five bytes.
     let recalls = |count| {
         let recall = |raw: Raw, _| raw.number(1).number(2).number(3).number(4).byte(0);
         let counted = Raw::notice().number(0).number(count as u64);
         (0..count).fold(counted, recall).byte(0)
     };
-    bounded("recalls", recalls(MAX_HINTS), recalls(MAX_HINTS + 1));
+    bounded("recalls", recalls(MAX_NOTICE), recalls(MAX_NOTICE + 1));
     let others = |count| Raw::mismatch().tokens(count);
     bounded("others", others(MAX_OTHERS), others(MAX_OTHERS + 1));
     let assert = |count| Raw::assert().names(count);
@@ -54,14 +61,17 @@ fn a_fence_above_the_highest_is_rejected() {
     let lost = |origin| Raw::lost().number(origin);
     let confirm = |fence| Raw::op(1).number(5).number(fence);
     let unlock = |fence| Raw::op(3).number(5).number(fence);
-    let lock = |fence| {
-        let mode = Raw::op(0).number(5).byte(1);
-        let priority = mode.number(1).number(5);
-        priority.byte(0).number(fence).number(1).names(1)
-    };
     let assert = |fence| Raw::op(2).number(5).byte(1).number(fence).byte(0).names(1);
     let yes = |fence| Raw::reply(0).number(fence).end();
-    let all: [&dyn Fn(u64) -> Raw; 7] = [&told, &lost, &confirm, &unlock, &lock, &assert, &yes];
+    let given = |fence| {
+        Raw::notice()
+            .number(1)
+            .number(5)
+            .number(fence)
+            .number(0)
+            .byte(0)
+    };
+    let all: [&dyn Fn(u64) -> Raw; 7] = [&told, &lost, &confirm, &unlock, &given, &assert, &yes];
     for frame in all {
         bounded("fence", frame(MAX_FENCE), frame(MAX_FENCE + 1));
     }
@@ -72,7 +82,7 @@ fn a_run_has_at_least_one_fence() {
     let lock = |run| {
         let mode = Raw::op(0).number(5).byte(1);
         let priority = mode.number(1).number(5);
-        priority.byte(0).number(9).number(run).names(1)
+        priority.byte(0).number(run).names(1)
     };
     for run in [1, 2, u16::MAX.into()] {
         assert!(decode(&lock(run).0).is_ok(), "{run}");
@@ -88,7 +98,7 @@ fn ordered_lists_ascend_strictly() {
     let names = |first, second| Raw::assert().number(2).name(1, first).name(1, second);
     let two = |raw: Raw, first, second| raw.number(2).number(first).number(second);
     let live = |first, second| two(Raw::op(4).number(0).number(9), first, second);
-    let missing = |first, second| two(Raw::reply(4), first, second).end();
+    let missing = |first, second| two(Raw::reply(3), first, second).end();
     for second in [1, 2] {
         bounded("order", names(1, 3), names(2, second));
         bounded("order", live(1, 3), live(2, second.into()));
@@ -154,28 +164,26 @@ fn a_frame_that_is_too_long_is_not_read() {
 #[test]
 fn unknown_kinds_and_long_numbers_are_malformed() {
     let flag = |flag| Raw::notice().number(0).number(0).byte(flag);
-    let srtt = |bytes: &[u8]| [&[VERSION, 0, 7, 0, 1, 0, 0], bytes].concat();
-    let voter = |bytes: &[u8]| [&[VERSION, 2, 0, 0, 0], bytes].concat();
+    let clock = |bytes: &[u8]| [&[VERSION, 0, 7, 0, 1, 0], bytes].concat();
+    let voter = |bytes: &[u8]| [&[VERSION, 2, 0, 0], bytes].concat();
     let wrong = [
         ("frame", vec![VERSION, 4], 2),
-        ("operation", Raw::op(8).0, 10),
-        ("reply", Raw::reply(5).0, 13),
-        ("reason", Raw::reply(1).byte(8).0, 14),
+        ("operation", Raw::op(8).0, 9),
+        ("reply", Raw::reply(5).0, 12),
+        ("reason", Raw::reply(1).byte(6).0, 13),
         ("state", vec![VERSION, 2, 0, 5], 4),
         ("flag", flag(2).0, 10),
         ("maybe", vec![VERSION, 0, 7, 2], 4),
-        ("time of 33 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0x1f]), 12),
-        ("time of 35 bits", srtt(&[0xff, 0xff, 0xff, 0xff, 0xff]), 12),
         (
             "voter of 65 bits",
             voter(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 3]),
-            15,
+            14,
         ),
         ("longer kind", vec![VERSION, 0x80, 0], 2),
-        ("longer time", srtt(&[0x80, 0, 0]), 8),
-        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 7),
-        ("longer count", voter(&[8, 1, 0x80, 0, 0]), 8),
-        ("longer hint", voter(&[8, 1, 1, 0x81, 0, 0, 0]), 9),
+        ("longer clock", clock(&[0x80, 0, 0]), 7),
+        ("longer voter", voter(&[0x88, 0x80, 0, 0, 0, 0]), 6),
+        ("longer count", voter(&[8, 1, 2, 0x80, 0, 0]), 8),
+        ("longer token", voter(&[8, 1, 2, 1, 0x81, 0, 0, 0]), 9),
     ];
     for (what, bytes, at) in wrong {
         assert_eq!(decode(&bytes), Err(FrameError::Malformed { at }), "{what}");

@@ -5,8 +5,8 @@
 
 use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Known, Lifetime, Mode, Name, Names,
-    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Given, Known, Lifetime, Mode, Name, Names,
+    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::time::Time;
 use std::collections::BTreeSet;
@@ -43,23 +43,18 @@ fn batch(ops: Vec<Op>) -> Frame {
         seq: 17,
         stamp: Time(1_000_000_000),
         clock: 1000,
-        srtt_us: 250,
         ops,
     })
 }
 
-fn news(state: VoterState) -> VoterNews {
-    VoterNews {
-        clock: 1000,
-        state,
-        credit: 1024,
-    }
+fn status(state: VoterState) -> VoterStatus {
+    VoterStatus { clock: 1000, state }
 }
 
 fn ack(verdict: Verdict) -> Frame {
     let agent = Lifetime(300);
     Frame::Ack(Ack {
-        news: news(VoterState::Voting),
+        status: status(VoterState::Voting),
         agent,
         session: session(),
         seq: 17,
@@ -68,25 +63,27 @@ fn ack(verdict: Verdict) -> Frame {
     })
 }
 
-fn notice(hints: Vec<Token>, recalls: Vec<Recall>, speak: bool) -> Frame {
+fn notice(given: Vec<Given>, recalls: Vec<Recall>, wants_batch: bool) -> Frame {
     Frame::Notice(Notice {
-        news: news(VoterState::Voting),
+        status: status(VoterState::Voting),
         voter: Lifetime(1),
         generation: Generation(2),
-        hints,
+        seq: 300,
+        given,
         recalls,
-        speak,
+        wants_batch,
     })
 }
 
 fn in_state(state: VoterState) -> Frame {
     Frame::Notice(Notice {
-        news: news(state),
+        status: status(state),
         voter: Lifetime(1),
         generation: Generation(2),
-        hints: vec![],
+        seq: 0,
+        given: vec![],
         recalls: vec![],
-        speak: false,
+        wants_batch: false,
     })
 }
 
@@ -112,13 +109,12 @@ fn frames() -> Vec<Frame> {
     let fence = Fence(70_000);
     let write = Mode::Write;
     let both = names(&["a", "bc"]);
-    let lock = |token, mode, wait, guess, names| Op::Lock {
+    let lock = |token, mode, wait, names| Op::Lock {
         token,
         mode,
         clock: 999,
         first: Token(128),
         wait,
-        guess,
         run: if mode == write {
             NonZeroU16::MAX
         } else {
@@ -142,20 +138,19 @@ fn frames() -> Vec<Frame> {
             seq: 0,
             stamp: Time(-2),
             clock: 0,
-            srtt_us: 0,
             ops: vec![],
         }),
         batch(vec![
             Op::Settled,
             Op::Unlock { token, fence },
-            lock(Token(130), Mode::Read, false, Fence(0), both.clone()),
+            lock(Token(130), Mode::Read, false, both.clone()),
         ]),
         ack(Verdict::Done {
             replies: vec![],
             digest: Digest(u64::MAX),
             revoked: tokens(&[9, 5, 128]),
         }),
-        done(vec![Reply::Confirmed, Reply::Missing]),
+        done(vec![Reply::Yes { fence }, Reply::Missing]),
         ack(Verdict::Mismatch {
             named: None,
             others: vec![],
@@ -165,7 +160,17 @@ fn frames() -> Vec<Frame> {
             others: vec![Lifetime(1), Lifetime(300)],
         }),
         notice(vec![], vec![], true),
-        notice(tokens(&[9, 128]), vec![], false),
+        notice(
+            vec![
+                Given {
+                    token: Token(9),
+                    fence,
+                },
+                Given { token, fence },
+            ],
+            vec![],
+            false,
+        ),
         notice(vec![], vec![recall], false),
         Frame::Floor(Floor::Ask {
             asker: Lifetime(128),
@@ -176,8 +181,8 @@ fn frames() -> Vec<Frame> {
         answer(Known::Quarantine),
     ];
     let ops = [
-        lock(token, write, false, fence, names(&["orders/7"])),
-        lock(token, write, true, fence, names(&["orders/7"])),
+        lock(token, write, false, names(&["orders/7"])),
+        lock(token, write, true, names(&["orders/7"])),
         Op::Confirm { token, fence },
         Op::Assert {
             token,
@@ -196,7 +201,7 @@ fn frames() -> Vec<Frame> {
         Op::Revoke {
             name: Name::new(&[0, 0xff]).unwrap(),
         },
-        Op::Bury {
+        Op::EndAgent {
             agent: Lifetime(300),
         },
     ];
@@ -206,20 +211,17 @@ fn frames() -> Vec<Frame> {
         Reason::Quarantine,
         Reason::Learning,
         Reason::Storing,
-        Reason::NotMine,
-        Reason::Limit,
-        Reason::Conflicted,
+        Reason::Misconfigured,
     ];
     let states = [
         VoterState::Voting,
         VoterState::Quarantined,
         VoterState::Learning,
         VoterState::NoStore,
-        VoterState::Conflicted,
+        VoterState::Misconfigured,
     ];
     let replies = [
         Reply::Yes { fence },
-        Reply::Confirmed,
         Reply::Missing,
         Reply::Synced {
             missing: tokens(&[127, 999]),
@@ -269,11 +271,11 @@ fn name(frame: &Frame) -> String {
             }
         },
         Frame::Notice(notice) => {
-            let (hints, recalls) = (notice.hints.len(), notice.recalls.len());
-            let (state, speak) = (name_of_state(notice.news.state), notice.speak);
-            let detail = match hints + recalls {
-                0 if !speak => state.into(),
-                _ => format!("{state},hints={hints},recalls={recalls},speak={speak}"),
+            let (given, recalls) = (notice.given.len(), notice.recalls.len());
+            let (state, wants_batch) = (name_of_state(notice.status.state), notice.wants_batch);
+            let detail = match given + recalls {
+                0 if !wants_batch => state.into(),
+                _ => format!("{state},given={given},recalls={recalls},wants_batch={wants_batch}"),
             };
             ("notice", detail)
         }
@@ -296,7 +298,7 @@ fn name_of_op(op: &Op) -> String {
         Op::Sync { .. } => "sync".into(),
         Op::Settled => "settled".into(),
         Op::Revoke { .. } => "revoke".into(),
-        Op::Bury { .. } => "bury".into(),
+        Op::EndAgent { .. } => "end_agent".into(),
     }
 }
 
@@ -306,7 +308,7 @@ fn name_of_state(state: VoterState) -> &'static str {
         VoterState::Quarantined => "quarantined",
         VoterState::Learning => "learning",
         VoterState::NoStore => "no_store",
-        VoterState::Conflicted => "conflicted",
+        VoterState::Misconfigured => "misconfigured",
     }
 }
 
@@ -326,11 +328,8 @@ fn name_of_reply(reply: &Reply) -> String {
             Reason::Quarantine => "no(quarantine)".into(),
             Reason::Learning => "no(learning)".into(),
             Reason::Storing => "no(storing)".into(),
-            Reason::NotMine => "no(not_mine)".into(),
-            Reason::Limit => "no(limit)".into(),
-            Reason::Conflicted => "no(conflicted)".into(),
+            Reason::Misconfigured => "no(misconfigured)".into(),
         },
-        Reply::Confirmed => "confirmed".into(),
         Reply::Missing => "missing".into(),
         Reply::Synced { .. } => "synced".into(),
     }

@@ -3,12 +3,12 @@
 use crate::common::frames::op;
 use proptest::prelude::*;
 use quorum::frame::{
-    decode, encode, wire_size, BATCH_BYTES, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_HINTS, MAX_NAME,
-    MAX_NAMES, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
+    decode, encode, wire_size, BATCH_BYTES, MAX_BATCH, MAX_FENCE, MAX_FRAME, MAX_NAME, MAX_NAMES,
+    MAX_NOTICE, MAX_OPS, MAX_OTHERS, MAX_TOKENS,
 };
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Names, Notice, Op,
-    Priority, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
+    Ack, Batch, Digest, Fence, Frame, Generation, Given, Lifetime, Mode, Name, Names, Notice, Op,
+    Priority, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::time::Time;
 use std::num::NonZeroU16;
@@ -31,9 +31,8 @@ fn batch(ops: Vec<Op>) -> Batch {
         agent: Lifetime(u64::MAX),
         session: Some(session),
         seq: u64::MAX,
-        stamp: Time::NEVER,
+        stamp: Time::LONG_AGO,
         clock: u64::MAX,
-        srtt_us: u32::MAX,
         ops,
     }
 }
@@ -67,7 +66,6 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
             clock: u64::MAX,
             first: token,
             wait: true,
-            guess: fence,
             run: NonZeroU16::MAX,
             names: names.clone(),
         },
@@ -89,7 +87,7 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
         Op::Revoke {
             name: longest(1).remove(0),
         },
-        Op::Bury {
+        Op::EndAgent {
             agent: Lifetime(u64::MAX),
         },
     ];
@@ -135,10 +133,9 @@ fn f3_a_batch_filled_to_the_last_byte_is_a_frame() {
 /// The longest answers to the longest batches: as many replies and missing tokens as a batch can cause.
 #[test]
 fn f3_the_answer_to_any_batch_fits_into_a_frame() {
-    let news = VoterNews {
+    let status = VoterStatus {
         clock: u64::MAX,
-        state: VoterState::Conflicted,
-        credit: u16::MAX,
+        state: VoterState::Misconfigured,
     };
     let Batch {
         agent,
@@ -171,7 +168,7 @@ fn f3_the_answer_to_any_batch_fits_into_a_frame() {
     };
     let [ack, mismatch] = [verdict, mismatch].map(|verdict| {
         Frame::Ack(Ack {
-            news,
+            status,
             agent,
             session,
             seq,
@@ -190,12 +187,19 @@ fn f3_the_answer_to_any_batch_fits_into_a_frame() {
         mode: Mode::Write,
     };
     let notice = Frame::Notice(Notice {
-        news,
+        status,
         voter: agent,
         generation: Generation(u64::MAX),
-        hints: tokens(MAX_HINTS),
-        recalls: vec![recall; MAX_HINTS],
-        speak: true,
+        seq: u64::MAX,
+        given: vec![
+            Given {
+                token,
+                fence: Fence(MAX_FENCE)
+            };
+            MAX_NOTICE
+        ],
+        recalls: vec![recall; MAX_NOTICE],
+        wants_batch: true,
     });
     for frame in [ack, mismatch, notice] {
         let bytes = encode(&frame);

@@ -1,11 +1,10 @@
 //! Tests an agent whose answers get lost. The test plays its voters: these cases do not occur in the scenarios.
 
 use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
-use quorum::groups::Groups;
 use quorum::members::{Member, Members};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Frame, Generation, Lifetime, Mode, Name, Op, Reason, Reply, Session,
-    Token, Verdict, VoterNews, VoterState,
+    Ack, Batch, Digest, Fence, Frame, Generation, Given, Lifetime, Mode, Name, Notice, Op, Reason,
+    Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -15,35 +14,36 @@ use std::time::Duration;
 const A: Lifetime = Lifetime(1);
 
 /// Of a voter that votes.
-const NEWS: VoterNews = VoterNews {
+const VOTES: VoterStatus = VoterStatus {
     clock: 0,
     state: VoterState::Voting,
-    credit: 1024,
 };
 
 struct Alone {
     agent: Agent,
     now: Time,
     /// What the voters say of themselves.
-    news: VoterNews,
+    status: VoterStatus,
     outputs: Vec<AgentOutput>,
     sent: Vec<(usize, Batch)>,
 }
 
 impl Alone {
-    /// An agent with sessions at all voters that has sent a `Lock` to the first two.
+    /// An agent with sessions at all voters that has sent a `Lock` to all.
     fn locking() -> Alone {
         let setup = AgentSetup {
             members: Members::new(3).unwrap(),
-            rules: Rules::default(),
+            rules: Rules {
+                run: 1,
+                ..Rules::default()
+            },
             bugs: ProtocolBugs::NONE,
             lifetime: A,
-            seed: 1,
         };
         let mut alone = Alone {
             agent: Agent::new(setup, Time(0)),
             now: Time(0),
-            news: NEWS,
+            status: VOTES,
             outputs: Vec::new(),
             sent: Vec::new(),
         };
@@ -53,7 +53,7 @@ impl Alone {
             let settled = alone.begin(voter, session(10 + voter as u64));
             alone.done(voter, &settled, Vec::new(), &[]);
         }
-        let (name, soon) = (name_in_order(), Duration::from_secs(5));
+        let (name, soon) = (name("a"), Duration::from_secs(5));
         alone.call(|agent, now| agent.lock(now, Request(1), name.into(), Mode::Write, soon));
         alone
     }
@@ -69,7 +69,6 @@ impl Alone {
                     }
                     other => panic!("{other:?}"),
                 },
-                AgentOutput::Counted(_) => {}
                 other => self.outputs.push(other),
             }
         }
@@ -89,7 +88,7 @@ impl Alone {
     fn answer(&mut self, voter: usize, batch: &Batch, session: Session, verdict: Verdict) {
         let (seq, stamp) = (batch.seq, batch.stamp);
         let ack = Ack {
-            news: self.news,
+            status: self.status,
             agent: A,
             session,
             seq,
@@ -140,19 +139,11 @@ fn name(bytes: &str) -> Name {
     Name::new(bytes.as_bytes()).unwrap()
 }
 
-/// A name whose voters are in the order of the list.
-fn name_in_order() -> Name {
-    let groups = Groups::new(Members::new(3).unwrap(), Rules::default().partitions);
-    let places = [0, 1, 2].map(|place| Member::at(place).unwrap());
-    let mut names = (b'a'..=b'z').map(|letter| Name::new(&[letter]).unwrap());
-    names.find(|name| groups.voters_of(name) == places).unwrap()
-}
-
 /// Found by the simulation. A voter in a new session received an `Assert` of a lock, and its answer was lost. The
 /// lock was released in the meantime. The voter still has the vote, and its answers must not count for the unlock
 /// until it has received the live tokens.
 #[test]
-fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
+fn an_answer_does_not_confirm_unlocks_before_an_unchecked_session_is_synced() {
     let mut alone = Alone::locking();
     for voter in 0..2 {
         let batch = alone.batch(voter);
@@ -216,8 +207,6 @@ fn an_answer_does_not_confirm_unlocks_before_a_doubtful_session_is_synced() {
 #[test]
 fn an_agreed_fence_is_void_when_one_of_its_votes_is_lost() {
     let mut alone = Alone::locking();
-    // The first two are late, so the third one is asked, too.
-    alone.wait(Rules::default().hedge * 2);
     let batches: Vec<Batch> = (0..3).map(|voter| alone.batch(voter)).collect();
     let Some(Op::Lock { token, .. }) = batches[0].ops.first() else {
         panic!("{batches:?}")
@@ -241,7 +230,7 @@ fn an_agreed_fence_is_void_when_one_of_its_votes_is_lost() {
         };
         if alone.sent.iter().any(confirms) {
             let batch = alone.batch(voter);
-            alone.done(voter, &batch, vec![Reply::Confirmed], &[token]);
+            alone.done(voter, &batch, yes(9), &[token]);
         }
     }
     for output in &alone.outputs {
@@ -251,32 +240,56 @@ fn an_agreed_fence_is_void_when_one_of_its_votes_is_lost() {
     }
 }
 
-/// The sequencer forgets its vote while another voter waits for its disk: the third voter becomes the sequencer. The
-/// request does not wait for the end of a quarantine.
+/// Found by the simulation. A batch has a `Sync` and the `Lock` of a new request. The voter misses its vote, queues it,
+/// and gives it the vote, and the notice of that arrives before the answer.
 #[test]
-fn a_sequencer_that_forgets_its_vote_is_replaced() {
+fn an_answer_takes_no_vote_that_was_given_later() {
     let mut alone = Alone::locking();
-    let batches: Vec<Batch> = (0..2).map(|voter| alone.batch(voter)).collect();
-    let Some(Op::Lock { token, .. }) = batches[0].ops.first() else {
-        panic!("{batches:?}")
+    let yes = || Reply::Yes { fence: Fence(1) };
+    let queued = || Reply::No {
+        reason: Reason::Queued,
     };
-    let (token, yes) = (*token, Reply::Yes { fence: Fence(7) });
-    let no = |reason| vec![Reply::No { reason }];
-    alone.done(1, &batches[1], no(Reason::Busy), &[]);
-    alone.done(0, &batches[0], vec![yes.clone()], &[token]);
-    let again = alone.batch(1);
-    alone.done(1, &again, no(Reason::Storing), &[]);
-    let named = batches[0].session;
-    let others = Vec::new();
-    alone.news.state = VoterState::Quarantined;
-    let forgotten = Verdict::Mismatch { named, others };
-    alone.answer(0, &batches[0], session(20), forgotten);
-    alone.news = NEWS;
-    let third = alone.batch(2);
-    alone.done(2, &third, vec![yes.clone()], &[token]);
-    alone.wait(Rules::default().retry_base + Rules::default().retry_step);
-    let again = alone.batch(1);
-    alone.done(1, &again, vec![yes], &[token]);
+    for voter in [0, 2] {
+        let batch = alone.batch(voter);
+        alone.done(voter, &batch, vec![queued()], &[]);
+    }
+    // By its digest, voter 1 has lost something. It revokes the vote, so the request begins again.
+    let batch = alone.batch(1);
+    let Some(Op::Lock { token: first, .. }) = batch.ops.first() else {
+        panic!("{batch:?}")
+    };
+    let verdict = Verdict::Done {
+        replies: vec![yes()],
+        digest: Digest::default(),
+        revoked: vec![*first],
+    };
+    alone.answer(1, &batch, session(11), verdict);
+    let batch = alone.batch(1);
+    let [Op::Sync { .. }, Op::Unlock { .. }, Op::Lock { token, .. }] = batch.ops[..] else {
+        panic!("{batch:?}")
+    };
+    let notice = Notice {
+        voter: Lifetime(11),
+        generation: Generation(1),
+        seq: batch.seq,
+        status: VOTES,
+        given: vec![Given {
+            token,
+            fence: Fence(1),
+        }],
+        recalls: Vec::new(),
+        wants_batch: false,
+    };
+    let from = Member::at(1).unwrap();
+    alone.call(|agent, now| agent.receive(now, from, Frame::Notice(notice)));
+    let asked = alone.batch(0);
+    alone.done(0, &asked, vec![yes()], &[token]);
     let granted = |output: &AgentOutput| matches!(output, AgentOutput::Granted { .. });
     assert!(alone.outputs.iter().any(granted), "{:?}", alone.outputs);
+    let missing = Reply::Synced {
+        missing: vec![token],
+    };
+    alone.done(1, &batch, vec![missing, queued()], &[]);
+    let lost = |output: &AgentOutput| matches!(output, AgentOutput::Lost { .. });
+    assert!(!alone.outputs.iter().any(lost), "{:?}", alone.outputs);
 }

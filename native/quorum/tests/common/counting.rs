@@ -6,11 +6,11 @@ use std::cell::Cell;
 
 /// The most bytes that `decode` allocates in total for each byte of a valid frame: a one-byte operation (`Settled`)
 /// becomes an `Op`.
-pub const FRAME: usize = 56;
+pub const FRAME: usize = 48;
 
 /// The same for invalid frames. `decode` may allocate as many operations as there are bytes, and then read 64 names
 /// of one byte each, repeatedly: 3,600 bytes for 134.
-pub const NO_FRAME: usize = 83;
+pub const NO_FRAME: usize = 75;
 
 /// The system's allocator, with a sum of the requested bytes per thread.
 pub struct Counting;

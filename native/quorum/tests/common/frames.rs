@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use quorum::frame::{MAX_FENCE, MAX_NAME, MAX_NAMES};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Known, Lifetime, Mode, Name, Names,
-    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterNews, VoterState,
+    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Given, Known, Lifetime, Mode, Name, Names,
+    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::time::Time;
 use std::num::NonZeroU16;
@@ -69,19 +69,15 @@ fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::Read), Just(Mode::Write)]
 }
 
-fn news() -> impl Strategy<Value = VoterNews> {
+fn status() -> impl Strategy<Value = VoterStatus> {
     let state = prop_oneof![
         Just(VoterState::Voting),
         Just(VoterState::Quarantined),
         Just(VoterState::Learning),
         Just(VoterState::NoStore),
-        Just(VoterState::Conflicted),
+        Just(VoterState::Misconfigured),
     ];
-    (number(), state, any::<u16>()).prop_map(|(clock, state, credit)| VoterNews {
-        clock,
-        state,
-        credit,
-    })
+    (number(), state).prop_map(|(clock, state)| VoterStatus { clock, state })
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
@@ -109,22 +105,18 @@ pub fn op() -> impl Strategy<Value = Op> {
             token(),
             mode(),
             (number(), token(), any::<bool>()),
-            fence(),
             any::<NonZeroU16>(),
             names()
         )
-            .prop_map(
-                |(token, mode, (clock, first, wait), guess, run, names)| Op::Lock {
-                    token,
-                    mode,
-                    clock,
-                    first,
-                    wait,
-                    guess,
-                    run,
-                    names
-                }
-            ),
+            .prop_map(|(token, mode, (clock, first, wait), run, names)| Op::Lock {
+                token,
+                mode,
+                clock,
+                first,
+                wait,
+                run,
+                names
+            }),
         (token(), fence()).prop_map(|(token, fence)| Op::Confirm { token, fence }),
         (token(), mode(), fence(), any::<bool>(), names()).prop_map(
             |(token, mode, fence, continues, names)| Op::Assert {
@@ -139,7 +131,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         (token(), token(), ascending()).prop_map(|(from, to, live)| Op::Sync { from, to, live }),
         Just(Op::Settled),
         name().prop_map(|name| Op::Revoke { name }),
-        lifetime().prop_map(|agent| Op::Bury { agent }),
+        lifetime().prop_map(|agent| Op::EndAgent { agent }),
     ]
 }
 
@@ -150,9 +142,7 @@ fn reason() -> impl Strategy<Value = Reason> {
         Just(Reason::Quarantine),
         Just(Reason::Learning),
         Just(Reason::Storing),
-        Just(Reason::NotMine),
-        Just(Reason::Limit),
-        Just(Reason::Conflicted),
+        Just(Reason::Misconfigured),
     ]
 }
 
@@ -161,7 +151,6 @@ pub fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         fence().prop_map(|fence| Reply::Yes { fence }),
         reason().prop_map(|reason| Reply::No { reason }),
-        Just(Reply::Confirmed),
         Just(Reply::Missing),
         ascending().prop_map(|missing| Reply::Synced { missing }),
     ]
@@ -194,20 +183,30 @@ pub fn frame() -> impl Strategy<Value = Frame> {
     let batch = (
         (lifetime(), option::of(session())),
         (number(), stamp()),
-        (number(), any::<u32>()),
+        number(),
         vec(op(), 0..=20),
     );
-    let ack = (news(), lifetime(), session(), number(), stamp(), verdict());
+    let ack = (
+        status(),
+        lifetime(),
+        session(),
+        number(),
+        stamp(),
+        verdict(),
+    );
     let notice = (
-        (news(), lifetime(), number()),
-        vec(token(), 0..=8),
+        (status(), lifetime(), number(), number()),
+        vec(
+            (token(), fence()).prop_map(|(token, fence)| Given { token, fence }),
+            0..=8,
+        ),
         vec(recall(), 0..=8),
         any::<bool>(),
     );
     let answer = (lifetime(), lifetime(), known());
     let floor = (lifetime(), option::of(answer));
     prop_oneof![
-        batch.prop_map(|(head, (seq, stamp), (clock, srtt_us), ops)| {
+        batch.prop_map(|(head, (seq, stamp), clock, ops)| {
             let (agent, session) = head;
             Frame::Batch(Batch {
                 agent,
@@ -215,13 +214,12 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 seq,
                 stamp,
                 clock,
-                srtt_us,
                 ops,
             })
         }),
-        ack.prop_map(|(news, agent, session, seq, stamp, verdict)| {
+        ack.prop_map(|(status, agent, session, seq, stamp, verdict)| {
             Frame::Ack(Ack {
-                news,
+                status,
                 agent,
                 session,
                 seq,
@@ -229,16 +227,19 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 verdict,
             })
         }),
-        notice.prop_map(|((news, voter, generation), hints, recalls, speak)| {
-            Frame::Notice(Notice {
-                news,
-                voter,
-                generation: Generation(generation),
-                hints,
-                recalls,
-                speak,
-            })
-        }),
+        notice.prop_map(
+            |((status, voter, generation, seq), given, recalls, wants_batch)| {
+                Frame::Notice(Notice {
+                    status,
+                    voter,
+                    generation: Generation(generation),
+                    seq,
+                    given,
+                    recalls,
+                    wants_batch,
+                })
+            }
+        ),
         floor.prop_map(|(asker, answer)| {
             Frame::Floor(match answer {
                 None => Floor::Ask { asker },

@@ -9,14 +9,14 @@ pub struct Raw(pub Vec<u8>);
 impl Raw {
     /// A batch of an agent without a session, up to its operations.
     pub fn batch() -> Raw {
-        // Version, kind, agent, no session, sequence number, stamp, clock, round trip.
-        Raw(vec![VERSION, 0, 7, 0, 1, 0, 0, 0])
+        // Version, kind, agent, no session, sequence number, stamp, clock.
+        Raw(vec![VERSION, 0, 7, 0, 1, 0, 0])
     }
 
     /// An answer with `Done`, up to its replies.
     pub fn done() -> Raw {
-        // Version, kind, news, agent, voter and generation of the session, sequence number, stamp, verdict.
-        Raw(vec![VERSION, 1, 0, 0, 0, 7, 8, 9, 1, 0, 0])
+        // Version, kind, status, agent, voter and generation of the session, sequence number, stamp, verdict.
+        Raw(vec![VERSION, 1, 0, 0, 7, 8, 9, 1, 0, 0])
     }
 
     /// A batch of one operation, up to its fields.
@@ -36,7 +36,7 @@ impl Raw {
 
     /// An answer with `Mismatch`, up to the other agents.
     pub fn mismatch() -> Raw {
-        Raw(vec![VERSION, 1, 0, 0, 0, 7, 8, 9, 1, 0, 1, 0])
+        Raw(vec![VERSION, 1, 0, 0, 7, 8, 9, 1, 0, 1, 0])
     }
 
     /// A batch of one `Assert`, up to its names.
@@ -49,9 +49,10 @@ impl Raw {
         self.number(5).byte(0).number(0).byte(0)
     }
 
-    /// A notice, up to its hints. News are the clock, the state and the credit.
+    /// A notice, up to its votes.
     pub fn notice() -> Raw {
-        Raw(vec![VERSION, 2, 0, 0, 0]).number(8).number(1)
+        // Version, kind, clock, state; voter, generation, sequence number.
+        Raw(vec![VERSION, 2, 0, 0]).number(8).number(1).number(2)
     }
 
     /// A `Told`, up to its fence.
@@ -114,6 +115,13 @@ impl Raw {
     pub fn bytes(mut self, count: usize, byte: u8) -> Raw {
         self = self.number(count as u64);
         self.0.extend(std::iter::repeat_n(byte, count));
+        self
+    }
+
+    /// A list of `count` equal elements.
+    pub fn bytes_of(mut self, count: usize, element: &[u8]) -> Raw {
+        self = self.number(count as u64);
+        (0..count).for_each(|_| self.0.extend(element));
         self
     }
 }

@@ -33,10 +33,12 @@ pub enum Action {
     /// The agent is informed that the member is disconnected.
     Disconnect(usize, Member),
     Connect(usize, Member),
+    /// The voter is informed that the agent's node is disconnected.
+    VoterDown(usize, Member),
     /// The fence that the voter stores is on disk.
     Stored(Member),
-    /// The next change of the register is on disk.
-    RegisterStored(Member),
+    /// What the voter stores next of guests is on disk.
+    GuestsStored(Member),
 }
 
 impl Action {
@@ -74,9 +76,15 @@ impl Action {
                 format!("{} is disconnected from {voter:?}", agent(place))
             }
             Action::Connect(place, voter) => format!("{} is connected to {voter:?}", agent(place)),
+            Action::VoterDown(place, voter) => {
+                format!(
+                    "voter of {voter:?} is disconnected from the {}",
+                    agent(place)
+                )
+            }
             Action::Stored(voter) => format!("voter of {voter:?} has stored its fence"),
-            Action::RegisterStored(voter) => {
-                format!("voter of {voter:?} has stored a change of its register")
+            Action::GuestsStored(voter) => {
+                format!("voter of {voter:?} has stored whether there are guests")
             }
         }
     }
@@ -96,7 +104,7 @@ fn describe_step(step: Step) -> String {
             format!("locks {} ({mode:?}) within {timeout} units", list(names))
         }
         Step::Unlock => "unlocks".into(),
-        Step::TryUnlock => "unlocks without waiting".into(),
+        Step::UnlockAsync => "unlocks without waiting".into(),
         Step::Die => "dies".into(),
         Step::Revoke(name) => format!("revokes {}", list(&[name])),
         Step::Disconnect(agent, voter) => {

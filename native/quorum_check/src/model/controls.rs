@@ -2,17 +2,23 @@
 //! search must find the violation. If it does not, the search is too weak to show anything about the correct protocol.
 
 use crate::model::setting::{settings, units, Disk, Setting, Step};
-use crate::model::settings::{LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART};
+use crate::model::settings::{
+    APART, FEW_BATCHES, GIVEN, LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART,
+};
 use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
 
 const WRITE: Step = Step::Lock(Write, &[0]);
-const WRITE_B: Step = Step::Lock(Write, &[1]);
 const READ: Step = Step::Lock(Read, &[0]);
 const UNLOCK: Step = Step::Unlock;
 /// The second client starts when the first one holds the lock.
 const THEN_WRITE: &[Step] = &[Step::Await(0), WRITE];
 const LATER_WRITE: &[Step] = &[Step::Later(4), WRITE];
+/// With [`APART`]: the third voter gives its vote to the second agent unasked, and takes it back after three units.
+const TAKEN_BACK: &[&[Step]] = &[
+    &[WRITE, Step::UnlockAsync, Step::Later(3), WRITE],
+    THEN_WRITE,
+];
 const WAIT_FOR_HOLDER: &[Step] = &[Step::Await(1), WRITE, UNLOCK];
 
 settings! {
@@ -52,12 +58,12 @@ settings! {
         rules(|rules| rules.heartbeat = units(9)) only("Q1");
 
     "CE5" "3 members, 1 restart, a quarantine shorter than the holder's lease":
-        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)]) forgets_leases(true)
-        rules(|rules| (rules.quarantine, rules.heartbeat) = (units(1), units(9))) violates("Q1");
+        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)]) quarantine(units(1))
+        rules(|rules| rules.heartbeat = units(9)) violates("Q1");
 
     // The voters that restart know the new rules only. The first holder counts on their votes by the old ones.
     "ShorterLeases" "3 members, 2 restart with shorter leases, and their quarantine is that of the new rules":
-        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(4) disk(Disk::Fast) forgets_leases(true)
+        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(4) disk(Disk::Fast) quarantine(units(2))
         rules(LONG_LEASES) new_rules(SHORT_LEASES) violates("Q1");
 
     // With the leases of their files, the same restarts violate nothing, also after the quarantine.
@@ -67,7 +73,7 @@ settings! {
 
     "CE6" "3 members, a voter drops votes before the holder's lease ends":
         clients(&[&[WRITE], THEN_WRITE]) time(2) disconnects(1) apart(&[(0, 2)])
-        rules(|rules| (rules.voter_lease, rules.quarantine) = (units(2), units(2))) violates("Q1");
+        rules(|rules| rules.voter_lease = units(2)) violates("Q1");
 
     // The first holder crashes silently, and its fence with it. The second holder gets the same fence.
     "CE7" "3 members, the fence is the highest reported one plus one, and no voter records it":
@@ -78,7 +84,7 @@ settings! {
     // it. The second holder asks a quorum that does not.
     "CE8" "3 members, the agent sends the fence to the voters and does not wait for a quorum":
         clients(&[&[WRITE], LATER_WRITE]) bug(ProtocolBug::FenceNotAwaited) time(6) delays(1) agent_crashes(1)
-        floors(&[Some(1), Some(0), Some(0)]) apart(&[(0, 2), (1, 0)]) single_delays(false)
+        floors(&[Some(9), Some(0), Some(0)]) apart(&[(0, 2), (1, 0)]) single_delays(false)
         rules(|rules| rules.heartbeat = units(9)) violates("Q5");
 
     // The first holder has unlocked. All voters restart and count from where they counted at first.
@@ -103,8 +109,8 @@ settings! {
     // The second client counts a vote that the restarted voter has forgotten. The first one gets a vote of the next
     // lifetime beside it. Then its other vote ends, because it is cut off from that voter for a lease.
     "CE11" "3 members, 1 restart, any held lock is asserted in the quarantine":
-        clients(&[UNHEARD_RESTART, THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) time(4) apart(&[(1, 0)])
-        disk(Disk::Fast) single_delays(false) rules(|rules| rules.heartbeat = units(2)) violates("Q1");
+        clients(&[UNHEARD_RESTART, THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) time(4) disk(Disk::Fast)
+        floors(&[Some(0), Some(0), Some(9)]) single_delays(false) rules(FEW_BATCHES) violates("Q1");
 
     "CE11-votes" "the same, found at the assertion, with other faults":
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) delays(1) voter_crashes(1) crashing(&[1])
@@ -125,7 +131,7 @@ settings! {
         reorders(2) violates("Q1");
 
     "UnlockKeepsHeld" "3 members, `held` is true after the unlock":
-        clients(&[&[WRITE, Step::TryUnlock], THEN_WRITE]) bug(ProtocolBug::UnlockKeepsHeld) violates("Q8");
+        clients(&[&[WRITE, Step::UnlockAsync], THEN_WRITE]) bug(ProtocolBug::UnlockKeepsHeld) violates("Q8");
 
     // The first agent of the node crashes, and so does the second one, whose first frame is late. The third one holds.
     "FirstFrameBuries" "3 members, the first frame of another agent ends the votes of the live one":
@@ -136,45 +142,35 @@ settings! {
         client(3, &[WRITE]) client(0, THEN_WRITE) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
         apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
 
-    // The voter that restarts has no guest in its register, so it waits for the members only. The guest still counts
-    // its earlier vote: it is not told of the restart.
-    "NotRegistered" "3 members, a voter votes for a guest that is not stored, and restarts":
-        client(3, &[WRITE]) client(0, THEN_WRITE) agent(1) agent(2) bug(ProtocolBug::NotRegistered)
+    // By the file of the voter that restarts there are no guests, so it waits for the members only. The guest still
+    // counts its earlier vote: it is not told of the restart.
+    "GuestsForgotten" "3 members, a voter votes for a guest, does not store that there are guests, and restarts":
+        client(3, &[WRITE]) client(0, THEN_WRITE) agent(1) agent(2) bug(ProtocolBug::GuestsForgotten)
         voter_crashes(1) apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) violates("Q1");
 
-    "NotRegistered-V7" "the same, found at the vote":
-        client(3, &[WRITE]) bug(ProtocolBug::NotRegistered) disk(Disk::Fast) violates("V7");
+    "GuestsForgotten-V7" "the same, found at the vote":
+        client(3, &[WRITE]) bug(ProtocolBug::GuestsForgotten) disk(Disk::Fast) violates("V7");
 
-    // Q12: two quorums of a name that can be held at one instant have a voter in common. Each holder takes the group
-    // from the members that it is connected to.
-    "LivingGroups" "4 members, 3 vote for a name, and each agent chooses them from its connected members":
-        members(4) replicas(3) client(0, &[WRITE]) client(3, THEN_WRITE) bug(ProtocolBug::LivingGroups)
-        apart(&[(0, 2), (0, 3), (3, 0), (3, 1)]) disk(Disk::Fast) violates("Q1");
+    // Each agent has the vote of one voter, and waits for those of the others.
+    "NoRecalls" "3 members, three agents, and no vote is recalled":
+        clients(&[&[WRITE, UNLOCK], &[WRITE, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::NoRecalls)
+        disk(Disk::Fast) reorders(3) quiescence_every(1) violates("PR1");
 
-    // The two agents divide names into different numbers of partitions, so they use different groups.
-    "TwoPartitionCounts" "4 members, 3 vote for a name, and one agent has other partitions":
-        members(4) replicas(3) names(2) client(0, &[WRITE_B]) client(2, &[Step::Await(0), WRITE_B])
-        bug(ProtocolBug::NotMineIgnored) renewed(&[2]) new_rules(|rules| rules.partitions = 1)
-        apart(&[(2, 1)]) disk(Disk::Fast) violates("Q1");
+    // The first agent reaches the first and the third voter, and the second agent the second and the third one. The
+    // third voter gives its vote to the second agent unasked. That agent stalls, so the voter does not hear it, takes
+    // the vote back, and votes for the first agent. Then the notice arrives.
+    "GivenFromArrival" "3 members, a vote given unasked counts from the arrival of its notice":
+        clients(TAKEN_BACK) bug(ProtocolBug::GivenFromArrival) apart(APART) time(3) delays(1) stalls(1)
+        single_delays(false) disk(Disk::Fast) rules(LONG_LEASES) violates("Q1");
 
-    // A voter that votes only for its own names prevents it.
-    "TwoPartitionCounts-voters" "the same, and voters know which names are theirs":
-        members(4) replicas(3) names(2) client(0, &[WRITE_B]) client(2, &[Step::Await(0), WRITE_B])
-        renewed(&[2]) new_rules(|rules| rules.partitions = 1) apart(&[(2, 1)]) disk(Disk::Fast) time(2) only("Q1");
+    // The notice arrives at once.
+    "GivenCountsLong" "3 members, a vote given unasked counts for as long as any other":
+        clients(TAKEN_BACK) bug(ProtocolBug::GivenCountsLong) apart(APART) time(3) stalls(1)
+        disk(Disk::Fast) rules(LONG_LEASES) violates("Q1");
 
-    // Each agent has the votes of its sequencer and of another voter, and waits for a third one.
-    "NoRecalls" "4 members, two agents use different sequencers, and no vote is recalled":
-        members(4) clients(&[&[WRITE, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::NoRecalls)
-        apart(&[(0, 0)]) disk(Disk::Fast) reorders(2) quiescence_every(1) violates("PR1");
-
-    // Safety depends neither on priorities nor on the order in which voters are asked.
-    "AnySequencer" "3 members, agents draw the sequencer and the priority of each attempt":
-        clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnySequencer)
-        time(3) delays(1) disk(Disk::Fast) quiescence_every(0);
-
-    "AnySequencer-guest" "the same, a guest and a member, and a voter restarts":
-        client(3, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) agent(2) bug(ProtocolBug::AnySequencer)
-        time(2) voter_crashes(1) disk(Disk::Fast) slow_register(true) quiescence_every(0);
+    "GivenEndsWithConnection" "3 members, a vote given unasked is taken back when the connection is closed":
+        clients(GIVEN) bug(ProtocolBug::GivenEndsWithConnection) apart(APART) downs(1)
+        disk(Disk::Fast) violates("Q1");
 
     // Safety does not depend on this rule.
     "AnyOrder" "3 members, voters accept batches in any order, and twice":

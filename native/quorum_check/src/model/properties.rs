@@ -3,7 +3,7 @@
 //! | label | property | checked at each |
 //! |---|---|---|
 //! | Q1 | `held` is true for one writer alone, or for readers only | state |
-//! | Q2 | a voter keeps the lease of an agent that counts on it, and the votes for its locks | state |
+//! | Q2 | a voter keeps the lease of an agent that counts on it, and the votes that it counts | state |
 //! | Q3 | no vote of an earlier lifetime or lease of a voter counts while the voter votes in a later one | state |
 //! | Q4 | a voter in quarantine grants no vote, but for a lock that continues an earlier vote | batch |
 //! | Q5 | fences of a name's writers grow, and no reader's is lower than that of a writer before it | grant |
@@ -21,7 +21,7 @@
 
 use crate::model::setting::{member, Disk, Setting};
 use crate::model::state::{AgentState, Phase, State, VoterState, NOW};
-use quorum::agent::{Held, Status};
+use quorum::agent::Status;
 use quorum::members::Member;
 use quorum::message::{Generation, Lifetime, Mode, Name, Names, Token};
 use quorum::voter::Voter;
@@ -71,6 +71,7 @@ pub fn exclusive(setting: &Setting, state: &State) -> bool {
     })
 }
 
+/// The voters that run, and whose votes count for an agent.
 fn counted<'a>(
     state: &'a State,
     agent: &'a AgentState,
@@ -85,20 +86,26 @@ fn counted<'a>(
         })
 }
 
+/// Whether the votes that count are of this lifetime of the voter.
+fn are_current(agent: &AgentState, voter: &Voter, status: Status) -> bool {
+    let session = status.session.map(|session| session.voter);
+    session == Some(voter.lifetime()) && agent.machine.has_settled(status.member)
+}
+
+fn keeps_all(agent: &AgentState, voter: &Voter, status: Status) -> bool {
+    let kept = |attempt: Token| {
+        let mut votes = voter.votes();
+        votes.any(|(of, _, token, ..)| (of, token) == (agent.lifetime(), attempt))
+    };
+    let mut counting = agent.machine.counting(status.member, NOW);
+    counting.all(|(attempt, ..)| kept(attempt))
+}
+
 pub fn leases_outlast(state: &State) -> bool {
     let outlasts = |agent: &AgentState, voter: &Voter, status: Status| {
-        let session = status.session;
-        if session.is_none_or(|session| session.voter != voter.lifetime()) {
-            return true;
-        }
-        let me = agent.lifetime();
-        let lease = voter.expires(me).is_some_and(|end| end >= status.valid);
-        let voted = |lock: Held<'_>| {
-            let mut votes = voter.votes();
-            votes.any(|(agent, _, token, ..)| (agent, token) == (me, lock.attempt))
-        };
-        let mut locks = agent.machine.locks();
-        lease && locks.all(|lock| !lock.votes.contains(status.member) || voted(lock))
+        let lease = voter.expires(agent.lifetime());
+        let outlasts = lease.is_some_and(|end| end >= status.valid);
+        !are_current(agent, voter, status) || outlasts && keeps_all(agent, voter, status)
     };
     state.agents.iter().all(|agent| {
         let mut counted = counted(state, agent);
@@ -106,8 +113,8 @@ pub fn leases_outlast(state: &State) -> bool {
     })
 }
 
-/// A member's session is current even if no vote of that voter counts. A guest that is not stored has no votes, and a
-/// restarted voter does not wait for it.
+/// A member's session is current even if no vote of that voter counts. A restarted voter does not wait for a guest
+/// without votes.
 pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
     state.agents.iter().all(|agent| {
         let is_guest = setting.node(agent.member).client_number().is_some();
@@ -115,14 +122,15 @@ pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
             let Some(session) = status.session else {
                 return true;
             };
-            let mut locks = agent.machine.locks();
-            if is_guest && !locks.any(|lock| lock.votes.contains(status.member)) {
+            let mut counting = agent.machine.counting(status.member, NOW);
+            if is_guest && counting.next().is_none() {
                 return true;
             }
-            if session.voter == voter.lifetime() {
-                voter.session(agent.lifetime()) == Some(session)
-            } else {
-                !voter.is_voting()
+            let is_known = voter.session(agent.lifetime()) == Some(session);
+            match are_current(agent, voter, status) {
+                true => is_known,
+                // It may have voted since it executed the batch that settles.
+                false => !voter.is_voting() || is_known && keeps_all(agent, voter, status),
             }
         })
     })
@@ -132,11 +140,10 @@ pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
 /// counts votes that the voter has forgotten, for its locks and for its requests.
 pub fn counted_votes_are_exclusive(setting: &Setting, state: &State) -> bool {
     type Vote<'a> = (Lifetime, &'a Names, Mode);
-    let groups = setting.groups();
     let exclusive = |voter: Member| {
         let counted = state.agents.iter().flat_map(|agent| {
             let votes = agent.machine.counting(voter, NOW);
-            votes.map(|(names, mode)| (agent.lifetime(), names, mode))
+            votes.map(|(_, names, mode)| (agent.lifetime(), names, mode))
         });
         let counted: Vec<Vote<'_>> = counted.collect();
         let kept = state.voters[voter.place()].machine.iter();
@@ -145,10 +152,7 @@ pub fn counted_votes_are_exclusive(setting: &Setting, state: &State) -> bool {
         let all: Vec<Vote<'_>> = kept.chain(counted.iter().copied()).collect();
         let conflict = |one: &Vote<'_>, other: &Vote<'_>| {
             let shared = |name: &Name| other.1.iter().any(|of| of == name);
-            let share = one
-                .1
-                .iter()
-                .any(|name| shared(name) && groups.serves(voter, name));
+            let share = one.1.iter().any(shared);
             one.0 != other.0 && share && (one.2, other.2) != (Mode::Read, Mode::Read)
         };
         let alone = |one: &Vote<'_>| all.iter().all(|other| !conflict(one, other));
@@ -200,7 +204,7 @@ pub fn guests_with_votes_are_stored(setting: &Setting, state: &State) -> bool {
         let mut agents = voter.agents().filter(|(_, votes, ..)| *votes > 0);
         agents.all(|(node, ..)| {
             let is_guest = node.client_number().is_some();
-            !is_guest || seen.disk.register.contains(setting.place(node))
+            !is_guest || seen.disk.guests
         })
     };
     setting.disk == Disk::None

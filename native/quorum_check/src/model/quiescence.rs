@@ -73,6 +73,9 @@ fn heal(setting: &Setting, next: &mut Transition<'_>) {
         if next.state.agents[agent].stalled {
             next.stall_agent(agent, false);
         }
+        for closed in next.state.agents[agent].closed.iter() {
+            next.disconnect(agent, closed);
+        }
         let connected = next.state.agents[agent].connected;
         for voter in (0..setting.members).map(member) {
             if !connected.contains(voter) {
@@ -93,9 +96,9 @@ fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
         let mut voters = next.state.voters.iter();
         let storing = voters.position(|voter| voter.storing.is_some());
         let mut voters = next.state.voters.iter();
-        let registering = voters.position(|voter| !voter.registering.is_empty());
-        if let Some(voter) = registering {
-            next.register_stored(member(voter));
+        let guests = voters.position(|voter| !voter.storing_guests.is_empty());
+        if let Some(voter) = guests {
+            next.guests_stored(member(voter));
             continue;
         }
         match (client, storing) {

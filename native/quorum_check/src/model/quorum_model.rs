@@ -114,11 +114,15 @@ impl QuorumModel {
                 actions.push(Action::CrashAgent(place));
             }
             for voter in (0..self.setting.members).map(member) {
+                let is_closed = agent.closed.contains(voter);
                 if agent.connected.contains(voter) {
-                    if left.disconnects > 0 {
+                    if left.disconnects > 0 || is_closed {
                         actions.push(Action::Disconnect(place, voter));
                     }
-                } else if self.setting.budget.disconnects > 0
+                    if left.downs > 0 && !is_closed {
+                        actions.push(Action::VoterDown(place, voter));
+                    }
+                } else if self.setting.budget.disconnects + self.setting.budget.downs > 0
                     && state.voters[voter.place()].machine.is_some()
                     && self.setting.may_connect(agent.member, voter)
                 {
@@ -150,8 +154,8 @@ impl QuorumModel {
             if voter.storing.is_some() {
                 actions.push(Action::Stored(place));
             }
-            if !voter.registering.is_empty() {
-                actions.push(Action::RegisterStored(place));
+            if !voter.storing_guests.is_empty() {
+                actions.push(Action::GuestsStored(place));
             }
         }
     }

@@ -205,7 +205,7 @@ impl Chooser<QuorumModel> for WeightedChooser {
 
     fn choose_action(&self, random: &mut Random, _: &State, actions: &[Action]) -> usize {
         let weight = |action: &Action| match action {
-            Action::Deliver(_) | Action::Stored(_) | Action::RegisterStored(_) => 40,
+            Action::Deliver(_) | Action::Stored(_) | Action::GuestsStored(_) => 40,
             Action::Step(_) => 20,
             Action::PassTime
             | Action::ResumeAgent(_)
@@ -218,7 +218,8 @@ impl Chooser<QuorumModel> for WeightedChooser {
             | Action::CrashVoter(_)
             | Action::CrashWithOldDisk(_)
             | Action::CrashAgent(_)
-            | Action::Disconnect(..) => 1,
+            | Action::Disconnect(..)
+            | Action::VoterDown(..) => 1,
         };
         let all: u64 = actions.iter().map(weight).sum();
         let mut chosen = random.word() % all;

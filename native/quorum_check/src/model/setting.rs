@@ -1,7 +1,6 @@
 //! Settings: the members, clients and faults of one search, and the builder with which a row of a table states its
 //! deviations from the default.
 
-use quorum::groups::Groups;
 use quorum::members::{Member, MemberSet, Members, Node};
 use quorum::message::{Mode, Name};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
@@ -13,11 +12,11 @@ use std::time::Duration;
 pub enum Step {
     /// Locks all these names and waits for the answer.
     Lock(Mode, &'static [usize]),
-    /// As `Lock`, with a timeout in units of time.
+    /// As `Lock`, with a timeout in units of time. 0 is a try.
     LockWithin(Mode, &'static [usize], u64),
     /// Unlocks and waits for the answer. Skipped if nothing is held.
     Unlock,
-    TryUnlock,
+    UnlockAsync,
     /// Dies while it waits or holds. The VM informs its agent.
     Die,
     Revoke(usize),
@@ -55,6 +54,9 @@ pub struct Budget {
     /// An agent and its clients die, and a new agent starts.
     pub agent_crashes: u8,
     pub disconnects: u8,
+    /// A voter is informed that an agent's node is disconnected. The agent is informed later, and again when it is
+    /// connected.
+    pub downs: u8,
     /// A machine is not scheduled at its deadline, for any length of time.
     pub stalls: u8,
     /// The next frame moves to the end of the queue: see [`Order::Sent`].
@@ -99,8 +101,6 @@ pub struct Setting {
     pub about: &'static str,
     pub expect: Expect,
     pub members: usize,
-    /// How many members vote for each name. `None`: the default.
-    pub replicas: Option<usize>,
     /// The nodes that have an agent. Other members have only a voter. The nodes after the members are guests.
     pub agents: MemberSet,
     pub scripts: Vec<Script>,
@@ -111,8 +111,8 @@ pub struct Setting {
     /// other.
     pub new_rules: Option<Rules>,
     pub renewed: MemberSet,
-    /// Whether the quarantine of a voter follows from its own rules only.
-    pub forgets_leases: bool,
+    /// The quarantine of each start of a voter. `None`: the longest lease of its lives.
+    pub quarantine: Option<Duration>,
     pub bugs: ProtocolBugs,
     pub budget: Budget,
     pub crashing: MemberSet,
@@ -136,8 +136,8 @@ pub struct Setting {
     /// correct value: the highest fence that any voter knows or started with.
     pub wall_clocks_stop: bool,
     pub disk: Disk,
-    /// Whether a write of the register completes in an action of its own, as with [`Disk::Slow`].
-    pub slow_register: bool,
+    /// Whether a write of guests completes in an action of its own, as with [`Disk::Slow`].
+    pub slow_guests: bool,
     pub order: Order,
     /// Whether agents and voters do not know each other at first.
     pub cold: bool,
@@ -154,27 +154,17 @@ const SMALL: Rules = Rules {
     heartbeat: units(1),
     holder_lease: units(3),
     voter_lease: units(4),
-    quarantine: units(4),
     attempt: units(1),
-    retry_base: units(1),
-    retry_step: units(0),
-    retry_most: units(1),
-    wait: units(2),
-    keep: units(1),
-    hedge: units(1),
-    hedge_most: units(1),
-    slow: units(1),
-    demotion: units(1),
+    // A third of it is a pause.
+    wait: units(3),
+    patience: units(1),
     recall: units(1),
     run: 3,
     run_time: units(2),
     at_risk: units(1),
     fence_block: 8,
-    partitions: 1,
+    floors: 1,
     pending_unlocks: 4,
-    clients: 4,
-    client_votes: 8,
-    client_positions: 8,
     batch: 8,
 };
 
@@ -209,14 +199,13 @@ impl Setting {
             about,
             expect: Expect::Holds,
             members: 0,
-            replicas: None,
             agents: MemberSet::EMPTY,
             scripts: Vec::new(),
             names: 1,
             rules: SMALL,
             new_rules: None,
             renewed: MemberSet::EMPTY,
-            forgets_leases: false,
+            quarantine: None,
             bugs: ProtocolBugs::NONE,
             budget: Budget::default(),
             crashing: MemberSet::EMPTY,
@@ -229,7 +218,7 @@ impl Setting {
             origins: Vec::new(),
             wall_clocks_stop: false,
             disk: Disk::Fast,
-            slow_register: false,
+            slow_guests: false,
             order: Order::Sent,
             cold: false,
             quiescence_every: 64,
@@ -244,11 +233,11 @@ impl Setting {
     }
 
     setters! {
-        names: usize, forgets_leases: bool, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order,
-        slow_register: bool, cold: bool, quiescence_every: u64;
+        names: usize, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order,
+        slow_guests: bool, cold: bool, quiescence_every: u64;
         apart: (usize, usize), floors: Option<u64>, origins: u64;
         crashing, down, renewed;
-        time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, stalls, reorders
+        time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, downs, stalls, reorders
     }
 
     /// Every voter may crash; all fences are 0, and all wall clocks show 0.
@@ -282,6 +271,11 @@ impl Setting {
         self
     }
 
+    pub fn quarantine(mut self, quarantine: Duration) -> Setting {
+        self.quarantine = Some(quarantine);
+        self
+    }
+
     pub fn rules(mut self, change: fn(&mut Rules)) -> Setting {
         change(&mut self.rules);
         self
@@ -290,14 +284,6 @@ impl Setting {
     /// The rules after a restart: the others, with this change.
     pub fn new_rules(mut self, change: fn(&mut Rules)) -> Setting {
         change(self.new_rules.insert(self.rules));
-        self
-    }
-
-    /// This number of members votes for each name. The first name is in the first of two partitions, the second one in
-    /// the other.
-    pub fn replicas(mut self, replicas: usize) -> Setting {
-        self.replicas = Some(replicas);
-        self.rules.partitions = 2;
         self
     }
 
@@ -323,16 +309,7 @@ impl Setting {
 
     /// The list of members.
     pub fn list(&self) -> Members {
-        let members = Members::new(self.members).expect("settings have few members");
-        match self.replicas {
-            None => members,
-            Some(replicas) => members.with_replicas(replicas).expect("enough members"),
-        }
-    }
-
-    /// Which members vote for each name.
-    pub fn groups(&self) -> Groups {
-        Groups::new(self.list(), self.rules.partitions)
+        Members::new(self.members).expect("settings have few members")
     }
 
     pub fn disaster_at(mut self, client: usize) -> Setting {
@@ -386,13 +363,6 @@ macro_rules! settings {
     };
 }
 pub(super) use settings;
-
-#[test]
-fn the_first_two_names_have_different_groups() {
-    let groups = Setting::sound("", "").members(4).replicas(3).groups();
-    let group = |number| groups.group(&Setting::name_of(number));
-    assert_ne!(group(0), group(1));
-}
 
 #[test]
 fn small_rules_are_accepted() {

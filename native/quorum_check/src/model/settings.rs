@@ -10,15 +10,19 @@ const BOTH: &[usize] = &[0, 1];
 const WRITE: Step = Step::Lock(Write, A);
 const READ: Step = Step::Lock(Read, A);
 const UNLOCK: Step = Step::Unlock;
+const TRY: Step = Step::LockWithin(Write, A, 0);
 const TWO_WRITERS: &[&[Step]] = &[&[WRITE, UNLOCK], &[WRITE, UNLOCK]];
 const WRITER_AND_READER: &[&[Step]] = &[&[WRITE, UNLOCK], &[READ, UNLOCK]];
 const REVOKER: &[&[Step]] = &[&[WRITE], &[Step::Await(0), Step::Revoke(0), WRITE, UNLOCK]];
+/// With [`APART`]: each agent needs the third voter, which gives its vote to the second one unasked.
+pub const GIVEN: &[&[Step]] = &[&[WRITE, UNLOCK, WRITE], &[WRITE]];
+pub const APART: &[(usize, usize)] = &[(0, 1), (1, 0)];
 /// With [`SECOND_OF_FIRST_NODE`]: two clients of one node request a lock that another node holds.
 const HANDOVER: &[&[Step]] = &[
     &[Step::Await(1), WRITE, UNLOCK],
     &[WRITE, UNLOCK, WRITE, UNLOCK],
 ];
-const SECOND_OF_FIRST_NODE: &[Step] = &[Step::Await(1), WRITE, Step::TryUnlock];
+const SECOND_OF_FIRST_NODE: &[Step] = &[Step::Await(1), WRITE, Step::UnlockAsync];
 
 /// Each kind of step, on two names.
 const STORM: &[&[Step]] = &[
@@ -28,7 +32,7 @@ const STORM: &[&[Step]] = &[
         READ,
         UNLOCK,
         Step::Lock(Write, BOTH),
-        Step::TryUnlock,
+        Step::UnlockAsync,
         WRITE,
         Step::Die,
     ],
@@ -46,8 +50,10 @@ const STORM: &[&[Step]] = &[
         UNLOCK,
         Step::LockWithin(Write, BOTH, 5),
         UNLOCK,
+        TRY,
+        UNLOCK,
         WRITE,
-        Step::TryUnlock,
+        Step::UnlockAsync,
     ],
 ];
 
@@ -62,6 +68,9 @@ pub const UNHEARD_RESTART: &[Step] = &[
     Step::Crash(2),
     Step::Connect(0, 2),
 ];
+pub const FEW_BATCHES: fn(&mut Rules) = |rules| {
+    (rules.heartbeat, rules.wait) = (units(2), units(9));
+};
 /// After [`UNHEARD_RESTART`].
 const RECONNECT: &[Step] = &[Step::Later(4), Step::Connect(0, 1), Step::Connect(1, 2)];
 
@@ -77,27 +86,31 @@ const LACKING_VOTE: &[Step] = &[
 
 /// Leases before and after a change of the rules. Few heartbeats, for few states.
 pub const LONG_LEASES: fn(&mut Rules) = |rules| {
-    (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(5), units(6), units(6));
+    (rules.holder_lease, rules.voter_lease) = (units(5), units(6));
     rules.heartbeat = units(9);
 };
 pub const SHORT_LEASES: fn(&mut Rules) = |rules| {
-    (rules.holder_lease, rules.voter_lease, rules.quarantine) = (units(1), units(2), units(2));
+    (rules.holder_lease, rules.voter_lease) = (units(1), units(2));
 };
 
 settings! {
     Setting::sound;
 
+    "first" "two members, two writers of one name, no fault": members(2) clients(TWO_WRITERS) reorders(0);
     // The only setting that bounds nothing but time.
     "all-orders" "two members, a writer and a reader, frames in every order":
         members(2) clients(&[&[WRITE, UNLOCK], &[READ]]) order(Order::Any) duplicates(1);
     "two-writers" "two writers without faults": clients(TWO_WRITERS) time(3);
     "reader-writer" "a reader and a writer without faults":
-        clients(&[&[READ, UNLOCK], &[WRITE, Step::TryUnlock]]) time(3);
+        clients(&[&[READ, UNLOCK], &[WRITE, Step::UnlockAsync]]) time(3);
     "three-clients" "a writer between two readers":
         clients(&[&[READ, UNLOCK], &[WRITE, UNLOCK], &[READ, UNLOCK]]) time(2);
     "crash" "a voter crashes and restarts": clients(TWO_WRITERS) time(5) delays(1) voter_crashes(1);
     "lost-fences" "a voter crashes, loses its fences, and asks the other voters":
         clients(TWO_WRITERS) time(6) voter_crashes(1) disk(Disk::None);
+    "unstored-fence" "a voter restarts whose stored mark is below the fence of a lock that continues its vote":
+        clients(&[&[WRITE], &[Step::Await(0), WRITE]]) floors(&[Some(20), Some(20), Some(0)]) agent(2) voter_crashes(1)
+        crashing(&[2]) delays(1) reorders(1);
     "slow-disk" "a voter crashes while it stores a fence":
         clients(TWO_WRITERS) time(5) voter_crashes(1) disk(Disk::Slow) rules(|rules| rules.fence_block = 1);
     "agent-crash" "an agent crashes with its clients": clients(TWO_WRITERS) time(5) delays(1) agent_crashes(1);
@@ -107,6 +120,16 @@ settings! {
         clients(&[&[WRITE], &[WRITE]]) time(6) delays(4) rules(|rules| rules.heartbeat = units(2));
     "stalls" "a machine is not scheduled in time": clients(TWO_WRITERS) time(5) stalls(1);
     "disconnects" "members are disconnected and connected": clients(TWO_WRITERS) time(4) disconnects(2);
+    "downs" "voters and agents find at different times that they are disconnected":
+        clients(TWO_WRITERS) time(4) disconnects(1) downs(2);
+    "given" "a vote is given unasked, and its agent is silent for so long that it is taken back":
+        clients(GIVEN) apart(APART) time(3) delays(1) stalls(1) reorders(0) rules(LONG_LEASES);
+    "given-down" "a vote is given unasked, and the connection to its agent is closed":
+        clients(GIVEN) apart(APART) time(2) delays(1) downs(1) reorders(0);
+    "three-writers" "three writers of one name":
+        clients(&[&[WRITE, UNLOCK], &[WRITE, UNLOCK], &[WRITE, UNLOCK]]) time(1);
+    "tries" "two tries and a request that waits":
+        clients(&[&[TRY, UNLOCK], &[WRITE, UNLOCK], &[TRY, UNLOCK]]) time(2);
     "cold-start" "all machines start": clients(TWO_WRITERS) time(5) cold(true);
     "first-start" "two members start without fences and use their wall clocks":
         members(2) clients(&[&[WRITE], &[]]) time(1) cold(true) disk(Disk::None) floors(&[None; 2]) origins(&[5, 6]);
@@ -138,32 +161,23 @@ settings! {
     "client-death" "a client dies while it waits or holds, and another client times out":
         clients(&[&[WRITE, Step::Die], &[Step::LockWithin(Write, A, 2), UNLOCK]]) time(3) delays(1);
     "four" "four members": members(4) clients(WRITER_AND_READER) time(1) voter_crashes(1);
-    "apart" "four members, and two agents that use different sequencers":
+    "apart" "four members, and an agent that is not connected to one of them":
         members(4) clients(TWO_WRITERS) apart(&[(0, 0)]) reorders(2) quiescence_every(16);
     "five" "five members": members(5) clients(TWO_WRITERS) time(1);
-    "groups" "four members, of which three vote for each name, and two writers of one name and of both":
-        members(4) replicas(3) names(2) time(2)
-        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[WRITE, UNLOCK, Step::Lock(Write, B), UNLOCK]]);
-    "two-groups" "four members, of which three vote for each name, and two writers of both names":
-        members(4) replicas(3) names(2) quiescence_every(16)
-        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
-    "groups-crash" "the same, and a voter crashes and loses its fences":
-        members(4) replicas(3) names(2) time(5) voter_crashes(1) disk(Disk::None)
-        clients(&[&[Step::Lock(Write, BOTH), UNLOCK], &[Step::Lock(Write, BOTH), UNLOCK]]);
-    "replaced-vote" "a lock has the votes of a quorum, and one of these voters restarts":
+    "lost-vote" "a lock is held, and one of its voters restarts":
         clients(&[&[WRITE], &[Step::Await(0), WRITE]]) time(3) voter_crashes(1) delays(1);
     "unheard-restart" "a voter restarts, and one of two agents is not connected to it from then on":
         client(0, &[UNHEARD_RESTART, RECONNECT].concat()) client(1, &[Step::Await(0), WRITE]) time(4)
-        apart(&[(1, 0)]) reorders(0) single_delays(false) quiescence_every(256)
-        rules(|rules| rules.heartbeat = units(2));
+        floors(&[Some(0), Some(0), Some(9)]) reorders(0) single_delays(false) quiescence_every(256)
+        rules(FEW_BATCHES);
     "asserted-learning" "a voter without fences restarts, and a held lock that lacks its vote asks it":
         client(0, LACKING_VOTE) agent(1) agent(2) time(4) disk(Disk::None) reorders(0);
-    "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guest":
+    "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guests":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) time(5) voter_crashes(1)
-        slow_register(true) reorders(1);
-    "guest-small" "a guest requests a lock, and a voter crashes, possibly before it has stored the guest":
-        members(2) client(2, &[WRITE]) agent(0) agent(1) time(1) voter_crashes(1) slow_register(true) reorders(0);
-    "guest-settled" "a guest holds a lock, and a voter ends its quarantine early when the guest has settled":
+        slow_guests(true) reorders(1);
+    "guest-small" "a guest requests a lock, and a voter crashes, possibly before it has stored that there are guests":
+        members(2) client(2, &[WRITE]) agent(0) agent(1) time(1) voter_crashes(1) slow_guests(true) reorders(0);
+    "guest-settled" "a guest holds a lock, a voter restarts, and its quarantine lasts for its whole time":
         client(3, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) agent(2) voter_crashes(1) delays(1)
         apart(&[(3, 2), (0, 0)]) reorders(0) quiescence_every(256);
     "guest-crash" "the agent of a guest crashes, a voter crashes, and frames are delayed":
@@ -172,21 +186,19 @@ settings! {
     "guest-lost" "a voter crashes and has no file, so it does not know that a guest may hold a lock":
         members(2) client(2, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) time(5) voter_crashes(1)
         disk(Disk::None) reorders(0);
-    "guest-old-disk" "a guest holds a lock, and a voter restarts with an old state file, which does not have the guest":
+    "guest-gone" "a guest unlocks, a voter stores that there are no guests, and crashes":
+        members(2) client(2, &[WRITE, UNLOCK]) client(0, &[Step::Later(4), WRITE]) agent(1) time(6) voter_crashes(1)
+        reorders(0) rules(SHORT_LEASES);
+    "guest-old-disk" "a guest holds a lock, and a voter restarts with an old state file, by which there are no guests":
         client(3, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) agent(2) time(1) voter_crashes(1) old_disks(1)
         reorders(0);
     "storm-of-guests" "for random walks: three members, two guests, and every fault":
-        names(2) reorders(0) quiescence_every(256) slow_register(true)
-        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(2) disconnects(4) stalls(3)
+        names(2) reorders(0) quiescence_every(256) slow_guests(true)
+        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(2) disconnects(4) downs(4) stalls(3)
         client(3, STORM[0]) client(0, STORM[1]) client(4, STORM[2]) client(1, &[READ, UNLOCK, WRITE, UNLOCK]) agent(2);
-    "storm-of-groups" "for random walks: five members, of which three vote for each name, and every fault":
-        members(5) replicas(3) names(2) reorders(0) quiescence_every(256)
-        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)
-        clients(STORM)
-        client(3, &[READ, UNLOCK, WRITE, UNLOCK]);
     "storm" "for random walks: five members, four clients, two names, and every fault":
         members(5) names(2) reorders(0) quiescence_every(256)
-        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) stalls(3)
+        time(100) delays(30) duplicates(5) voter_crashes(3) agent_crashes(1) disconnects(4) downs(4) stalls(3)
         clients(STORM)
         client(0, &[READ, UNLOCK, WRITE, UNLOCK]);
 }

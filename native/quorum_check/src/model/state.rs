@@ -42,6 +42,8 @@ pub struct AgentState {
     pub machine: Shared<Agent>,
     /// The members that it believes to be connected.
     pub connected: MemberSet,
+    /// Those whose voters found the connection closed. The agent is informed, too, before it is connected again.
+    pub closed: MemberSet,
     /// Whether it is not scheduled at its deadline.
     pub stalled: bool,
 }
@@ -63,8 +65,8 @@ pub struct VoterState {
     /// What its wall clock showed at its start.
     pub origin: Fence,
     pub storing: Option<Fence>,
-    /// The changes of the register that are being written, in their order: a guest, and whether it is added.
-    pub registering: Vec<(Member, bool)>,
+    /// What is being written of guests, in order.
+    pub storing_guests: Vec<bool>,
     pub stalled: bool,
 }
 
@@ -75,8 +77,8 @@ pub struct Stored {
     pub mark: Option<Fence>,
     /// No vote was promised for longer.
     pub lease: Duration,
-    /// The guests that may have votes.
-    pub register: MemberSet,
+    /// Whether guests may have votes.
+    pub guests: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -131,6 +133,12 @@ pub fn voter_lifetime(member: Member, life: u32, starts: u8) -> Lifetime {
     Lifetime::new(life, 2000 + 10 * member.place() as u32 + u32::from(starts))
 }
 
+/// The votes of a voter: the agent and the token of each.
+pub fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
+    let votes = voter.votes();
+    votes.map(|(agent, _, token, ..)| (agent, token)).collect()
+}
+
 impl AgentState {
     pub fn lifetime(&self) -> Lifetime {
         agent_lifetime(self.member, self.lifetime)
@@ -138,17 +146,11 @@ impl AgentState {
 }
 
 impl VoterState {
-    /// The next change of the register is on disk. Returns the guest if it is stored now and no later change is being
-    /// written.
-    pub fn store_register(&mut self) -> Option<Member> {
-        let (guest, added) = self.registering.remove(0);
-        let register = self.disk.register;
-        self.disk.register = match added {
-            true => register.with(guest),
-            false => register.without(guest),
-        };
-        let again = self.registering.iter().any(|(other, _)| *other == guest);
-        (added && !again).then_some(guest)
+    /// The next write of guests is on disk. Returns whether the voter is informed: the file says that there may be
+    /// some, and no later write is in progress.
+    pub fn store_guests(&mut self) -> bool {
+        self.disk.guests = self.storing_guests.remove(0);
+        self.disk.guests && self.storing_guests.is_empty()
     }
 }
 
@@ -182,8 +184,8 @@ impl State {
                 Step::Later(units) if self.has_passed(setting, *units) => {}
                 Step::Await(_) | Step::Later(_) => return None,
                 Step::Lock(..) | Step::LockWithin(..) => return idle.then_some(at),
-                Step::Unlock | Step::TryUnlock | Step::Die if idle => {}
-                Step::Unlock | Step::TryUnlock => return holds.then_some(at),
+                Step::Unlock | Step::UnlockAsync | Step::Die if idle => {}
+                Step::Unlock | Step::UnlockAsync => return holds.then_some(at),
                 Step::Die => return Some(at),
                 Step::Revoke(_) | Step::Disconnect(..) | Step::Connect(..) | Step::Crash(_) => {
                     return (idle || holds).then_some(at)
@@ -204,7 +206,7 @@ impl State {
         let acts = |step: &Step| {
             !matches!(
                 step,
-                Step::Unlock | Step::TryUnlock | Step::Die | Step::Await(_) | Step::Later(_)
+                Step::Unlock | Step::UnlockAsync | Step::Die | Step::Await(_) | Step::Later(_)
             )
         };
         let Client { next, phase, .. } = &self.clients[client];

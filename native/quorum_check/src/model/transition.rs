@@ -9,10 +9,11 @@ use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::shared::Shared;
 use crate::model::state::{
-    agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
+    agent_lifetime, voter_lifetime, votes_of, AgentState, Client, State, Stored, Violation,
+    VoterState, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
-use quorum::members::{Member, MemberSet, Node};
+use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -69,7 +70,7 @@ impl<'a> Transition<'a> {
                 life: 0,
                 mark: floor,
                 lease: setting.rules.voter_lease,
-                register: MemberSet::EMPTY,
+                guests: false,
             };
             first.state.voters.push(VoterState {
                 starts: 0,
@@ -81,7 +82,7 @@ impl<'a> Transition<'a> {
                 old_disk: disk,
                 origin: Fence(setting.origins[place]),
                 storing: None,
-                registering: Vec::new(),
+                storing_guests: Vec::new(),
                 stalled: false,
             });
         }
@@ -105,19 +106,19 @@ impl<'a> Transition<'a> {
             rules: *self.rules_of_agent(member),
             bugs: self.setting.bugs,
             lifetime: agent_lifetime(member, lifetime),
-            seed: member.place() as u64 + 1,
         };
         AgentState {
             member,
             lifetime,
             machine: Shared::new(Agent::new(setup, NOW)),
             connected,
+            closed: MemberSet::EMPTY,
             stalled: false,
         }
     }
 
     /// Starts the voter as its host does: a life above the stored one, and above the one that another voter has `seen`,
-    /// is stored first. A mark that was stored before that life is not used, and the register may then lack guests.
+    /// is stored first. A mark that was stored before that life is not used, and there may then be guests.
     /// Without a disk the wall clock is the life.
     fn run_voter(&mut self, me: Member, seen: Option<u32>) {
         let (setting, place) = (self.setting, me.place());
@@ -135,17 +136,14 @@ impl<'a> Transition<'a> {
         let longest = disk.lease.max(rules.voter_lease);
         let mark = disk.mark.filter(|_| seen.is_none());
         let lease = longest;
-        let register = disk.register;
+        let guests = disk.guests || seen.is_some() && setting.has_guests();
         *disk = Stored {
             life,
             mark,
             lease,
-            register,
+            guests,
         };
-        let quarantine = match setting.forgets_leases {
-            true => rules.quarantine,
-            false => rules.quarantine.max(longest),
-        };
+        let quarantine = setting.quarantine.unwrap_or(longest);
         let setup = VoterSetup {
             members: self.setting.list(),
             me,
@@ -153,19 +151,25 @@ impl<'a> Transition<'a> {
             bugs: setting.bugs,
             lifetime: voter_lifetime(me, life, starts),
             quarantine,
-            knows_clients: mark.is_some() || !setting.has_guests(),
-            conflicted: false,
+            guests,
+            misconfigured: false,
             fences: Fences {
                 floor: mark,
                 origin,
                 durable: setting.disk != Disk::None,
-                paced: false,
             },
         };
         let voter = &mut self.state.voters[place];
         voter.has_mark = mark.is_some();
-        let register: Vec<Node> = register.iter().map(|guest| setting.node(guest)).collect();
-        voter.machine = Some(Shared::new(Voter::new(setup, &register, NOW)));
+        let mut machine = Voter::new(setup, NOW);
+        if let (Disk::Fast, Some(mark)) = (setting.disk, mark) {
+            // As after the first grant. A voter refuses that one until it has stored a block, which would only make
+            // all histories longer. Those with a slow disk have it.
+            let block = Fence(mark.0 + rules.fence_block);
+            voter.disk.mark = Some(block);
+            machine.stored(NOW, block);
+        }
+        voter.machine = Some(Shared::new(machine));
         self.call_voter(me, |_| ());
     }
 
@@ -176,7 +180,7 @@ impl<'a> Transition<'a> {
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         (voter.storing, voter.stalled) = (None, false);
-        voter.registering.clear();
+        voter.storing_guests.clear();
         if !self.setting.wall_clocks_stop {
             voter.origin = clock;
         }
@@ -264,7 +268,7 @@ impl<'a> Transition<'a> {
 
     fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
         let mut stored = None;
-        let mut registered = Vec::new();
+        let mut guests = false;
         let mut superseded = None;
         loop {
             let Some(machine) = &mut self.state.voters[me.place()].machine else {
@@ -272,14 +276,14 @@ impl<'a> Transition<'a> {
             };
             let called = catch_unwind(AssertUnwindSafe(|| {
                 machine.change(|voter| {
-                    match (stored.take(), registered.pop()) {
-                        (None, None) => call(voter),
-                        (fence, guest) => {
+                    match (stored.take(), std::mem::take(&mut guests)) {
+                        (None, false) => call(voter),
+                        (fence, guests) => {
                             if let Some(fence) = fence {
                                 voter.stored(NOW, fence);
                             }
-                            if let Some(guest) = guest {
-                                voter.registered(NOW, &[guest]);
+                            if guests {
+                                voter.guests_stored(NOW);
                             }
                         }
                     }
@@ -302,21 +306,14 @@ impl<'a> Transition<'a> {
                         self.state.voters[me.place()].disk.mark = Some(fence);
                         stored = Some(fence);
                     }
-                    VoterOutput::Register(guest) => {
-                        self.coverage.count(CoverPoint::Registered);
-                        registered.extend(self.write_register(me, guest, true));
-                    }
-                    VoterOutput::Unregister(guest) => {
-                        self.coverage.count(CoverPoint::Unregistered);
-                        self.write_register(me, guest, false);
-                    }
+                    VoterOutput::StoreGuests(some) => guests |= self.write_guests(me, some),
                     VoterOutput::Superseded { seen } => superseded = Some(seen),
                 }
             }
             if let Some(seen) = superseded {
                 return self.supersede(me, seen);
             }
-            if stored.is_none() && registered.is_empty() {
+            if stored.is_none() && !guests {
                 break;
             }
         }
@@ -332,16 +329,15 @@ impl<'a> Transition<'a> {
         }
     }
 
-    /// Starts a change of the register. Returns the guest if it is stored at once.
-    fn write_register(&mut self, me: Member, guest: Node, added: bool) -> Option<Node> {
-        let at = self.setting.place(guest);
-        let change = if added { "adds" } else { "removes" };
-        self.note(|| format!("{me:?} {change} {guest:?} in its register"));
-        let slow = self.setting.slow_register;
+    /// Starts a write of guests. Returns whether the voter is informed of it at once.
+    fn write_guests(&mut self, me: Member, some: bool) -> bool {
+        self.note(|| format!("{me:?} stores that there are guests: {some}"));
+        let (begin, end) = (CoverPoint::GuestsBegin, CoverPoint::GuestsEnd);
+        self.coverage.count(if some { begin } else { end });
+        let slow = self.setting.slow_guests;
         let voter = &mut self.state.voters[me.place()];
-        voter.registering.push((at, added));
-        let stored = if slow { None } else { voter.store_register() };
-        stored.map(|_| guest)
+        voter.storing_guests.push(some);
+        !slow && voter.store_guests()
     }
 
     fn tick_agent(&mut self, agent: usize) {
@@ -365,7 +361,9 @@ impl<'a> Transition<'a> {
             if voter.deadline().is_none_or(|deadline| deadline > NOW) {
                 return;
             }
+            let before = votes_of(voter);
             self.call_voter(me, |voter| voter.tick(NOW));
+            self.count_taken_back(me, &before);
         }
         let text = format!("the timer of the voter of {me:?} fires endlessly");
         self.violated("Machine", text);

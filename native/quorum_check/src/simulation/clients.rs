@@ -55,7 +55,10 @@ impl World {
         let reads = self.random.chance(self.plan.readers);
         let mode = if reads { Mode::Read } else { Mode::Write };
         let (shortest, longest) = self.plan.timeouts;
-        let timeout = self.random.spread(shortest, longest);
+        let timeout = match self.random.chance(self.plan.tries) {
+            true => 0,
+            false => self.random.spread(shortest, longest),
+        };
         let request = self.lock(node, client, bits, mode, timeout);
         let waits = self.nodes[node].clients[client].activity == Activity::Waiting(request);
         if waits && self.random.chance(100) {
@@ -139,10 +142,14 @@ impl World {
         let question = if waits {
             Question::Unlock { token }
         } else {
-            Question::TryUnlock { token }
+            Question::UnlockAsync { token }
         };
         let request = self.register(node, client, question, 0);
-        let how = if waits { "unlocks" } else { "tries to unlock" };
+        let how = if waits {
+            "unlocks"
+        } else {
+            "unlocks without waiting"
+        };
         self.log(|| {
             let (token, request) = (token.0, request.0);
             format!("n{node} client {client} {how} t{token} (r{request})")
@@ -156,7 +163,7 @@ impl World {
         };
         let unlock = match waits {
             true => Agent::unlock,
-            false => Agent::try_unlock,
+            false => Agent::unlock_async,
         };
         let mut known = false;
         self.call_agent(node, |agent, now| {
@@ -177,10 +184,10 @@ impl World {
 
     /// The agent must not know the token anymore.
     fn unlock_again(&mut self, node: usize, client: usize, token: Token) {
-        let request = self.register(node, client, Question::TryUnlock { token }, 0);
+        let request = self.register(node, client, Question::UnlockAsync { token }, 0);
         let mut known = true;
         self.call_agent(node, |agent, now| {
-            known = agent.try_unlock(now, token, request)
+            known = agent.unlock_async(now, token, request)
         });
         self.checker.was_known(request, known, false);
     }

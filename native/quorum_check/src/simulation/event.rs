@@ -41,13 +41,13 @@ pub enum Event {
     },
     Stored {
         node: usize,
-        process: u64,
+        lifetime: u64,
         fence: Fence,
     },
-    /// The next change of the register is on the voter's disk.
-    RegisterStored {
+    /// What the voter stores next of guests is on its disk.
+    GuestsStored {
         node: usize,
-        process: u64,
+        lifetime: u64,
     },
     Client {
         node: usize,
@@ -58,6 +58,11 @@ pub enum Event {
         node: usize,
         about: usize,
         up: bool,
+    },
+    /// The voter is informed that the node of an agent is disconnected.
+    Closed {
+        voter: usize,
+        node: usize,
     },
     Fault,
     /// These links are cut for this long.
@@ -79,9 +84,10 @@ impl Event {
         match self {
             Event::Frame { to, role, .. } => Some((*to, *role)),
             Event::Timer { node, role, .. } => Some((*node, *role)),
-            Event::Stored { node, .. } | Event::RegisterStored { node, .. } => {
+            Event::Stored { node, .. } | Event::GuestsStored { node, .. } => {
                 Some((*node, Role::Voter))
             }
+            Event::Closed { voter, .. } => Some((*voter, Role::Voter)),
             Event::Flush { node, .. }
             | Event::Client { node, .. }
             | Event::Connection { node, .. } => Some((*node, Role::Agent)),
@@ -94,7 +100,6 @@ impl Event {
 pub enum Recovery {
     Start(usize, Role),
     Resume(usize, Role),
-    TakeOver(usize),
     /// These links are no longer cut.
     Links(Vec<(usize, usize)>),
     /// This link is as good as the others.

@@ -27,8 +27,6 @@ faults! {
     VoterMoves: "a voter restarts elsewhere in the network",
     /// With the clients that use it.
     AgentCrash: "an agent crashes",
-    /// The process around a voter dies in the middle of a call, and another process takes the voter over.
-    VoterTakeover: "a voter is taken over",
     NodeCrash: "a node crashes",
     /// At the same time, or one shortly after the other.
     VotersCrash: "several voters crash",
@@ -65,15 +63,7 @@ impl Fault {
     /// Whether it concerns a voter only, and no guest.
     pub fn is_of_voter(self) -> bool {
         use Fault::*;
-        [
-            VoterCrash,
-            VoterMoves,
-            VoterTakeover,
-            VoterPause,
-            OldDisk,
-            ForeignDisk,
-        ]
-        .contains(&self)
+        [VoterCrash, VoterMoves, VoterPause, OldDisk, ForeignDisk].contains(&self)
     }
 }
 

@@ -113,13 +113,13 @@ impl World {
         self.push(self.plan.active, Event::Heal);
     }
 
-    fn handle(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         if let Some((node, role)) = event.machine() {
             let node = &mut self.nodes[node];
             if node.host(role).paused {
                 return node.host_mut(role).backlog.push(event);
             }
-            if !node.is_up(role) || (role == Role::Voter && node.without_process) {
+            if !node.is_up(role) {
                 return;
             }
         }
@@ -142,16 +142,16 @@ impl World {
             }
             Event::Stored {
                 node,
-                process,
+                lifetime,
                 fence,
             } => {
-                if self.nodes[node].process == process {
+                if self.nodes[node].voter_host.lifetime == lifetime {
                     self.stored(node, fence);
                 }
             }
-            Event::RegisterStored { node, process } => {
-                if self.nodes[node].process == process {
-                    self.register_stored(node);
+            Event::GuestsStored { node, lifetime } => {
+                if self.nodes[node].voter_host.lifetime == lifetime {
+                    self.guests_stored(node);
                 }
             }
             Event::Client {
@@ -164,6 +164,7 @@ impl World {
                 }
             }
             Event::Connection { node, about, up } => self.connection(node, about, up),
+            Event::Closed { voter, node } => self.closed(voter, node),
             Event::Fault => self.inject(),
             Event::Cut(links, span) if !self.healed => self.cut(links, span),
             Event::Cut(..) => {}
@@ -171,10 +172,7 @@ impl World {
             Event::Heal => self.end_faults(),
             // Probes may be running by then.
             Event::Empty if self.probed => {}
-            Event::Empty | Event::End => {
-                self.checker.check_all_empty(&self.nodes);
-                self.checker.check_registers(&self.nodes);
-            }
+            Event::Empty | Event::End => self.checker.check_all_empty(&self.nodes),
             Event::Probe => self.start_probes(),
             Event::Voting if self.must_vote_at == Some(self.real) => {
                 self.must_vote_at = None;

@@ -47,7 +47,6 @@ impl World {
             Fault::VoterCrash => self.crash(node, Role::Voter, span),
             Fault::VoterMoves => self.move_voter(node, span),
             Fault::AgentCrash => self.crash(node, Role::Agent, span),
-            Fault::VoterTakeover => self.nodes[node].dies_in_next_call = true,
             Fault::NodeCrash => self.crash_node(node, span),
             Fault::VotersCrash => {
                 for node in 0..self.plan.members {
@@ -67,8 +66,11 @@ impl World {
             Fault::ForeignDisk => {
                 let other = self.random.below(self.plan.members as i64) as usize;
                 self.crash(node, Role::Voter, span);
-                if !self.nodes[node].is_up(Role::Voter) {
-                    self.nodes[node].disk = self.nodes[other].disk.clone();
+                if other != node && !self.nodes[node].is_up(Role::Voter) {
+                    // Not an earlier file of its own, which the other one may have got: nothing finds a file that is
+                    // older than the crash and of the same life.
+                    let found = self.nodes[other].disk.clone();
+                    self.nodes[node].disk = found.filter(|file| file.node != node);
                 }
             }
             Fault::GuestLeaves => {
@@ -121,6 +123,7 @@ impl World {
             Fault::Flap => {
                 let delay = self.random.spread(MILLISECOND, SECOND);
                 self.inform(node, other, false, 0);
+                self.close(node, other);
                 self.inform(node, other, true, delay);
             }
             _ => {
@@ -197,8 +200,22 @@ impl World {
     /// Informs an agent that a member is disconnected, with the plan's probability.
     fn inform_down(&mut self, node: usize, about: usize) {
         if !self.is_guest(about) && self.random.chance(self.plan.informed) {
+            self.disconnect(node, about);
+        }
+    }
+
+    /// Informs an agent and a voter that they are disconnected, one after the other.
+    fn disconnect(&mut self, node: usize, about: usize) {
+        let delay = self.random.spread(MILLISECOND, 5 * SECOND);
+        self.inform(node, about, false, delay);
+        self.close(node, about);
+    }
+
+    fn close(&mut self, node: usize, about: usize) {
+        if node != about && !self.is_guest(about) {
             let delay = self.random.spread(MILLISECOND, 5 * SECOND);
-            self.inform(node, about, false, delay);
+            self.closing.insert((node, about));
+            self.push(self.real + delay, Event::Closed { voter: about, node });
         }
     }
 
@@ -237,7 +254,7 @@ impl World {
         }
     }
 
-    /// Each write of a fence that was in progress has completed, or has not. Of the changes of the register, the first
+    /// Each write of a fence that was in progress has completed, or has not. Of those of guests, the first
     /// ones have.
     fn end_writes(&mut self, node: usize) {
         for fence in std::mem::take(&mut self.nodes[node].storing) {
@@ -245,49 +262,17 @@ impl World {
                 self.nodes[node].store(fence);
             }
         }
-        let changes = self.nodes[node].registering.len() as i64;
-        for _ in 0..self.random.between(0, changes) {
-            self.nodes[node].store_register();
+        let writes = self.nodes[node].storing_guests.len() as i64;
+        for _ in 0..self.random.between(0, writes) {
+            self.nodes[node].store_guests();
         }
-        self.nodes[node].registering.clear();
-    }
-
-    /// The process of a voter dies, and the voter lives.
-    pub fn kill_voter_process(&mut self, node: usize) {
-        self.log(|| format!("n{node} the voter's process dies"));
-        self.nodes[node].without_process = true;
-        let delay = self.random.spread(MICROSECOND, SECOND);
-        self.recover_after(delay, Recovery::TakeOver(node));
-    }
-
-    fn take_over(&mut self, node: usize) {
-        if !self.nodes[node].without_process {
-            return;
-        }
-        self.summary.count("voters taken over");
-        self.end_writes(node);
-        let process = self.new_lifetime();
-        self.nodes[node].attach(process);
-        self.log(|| format!("n{node} another process takes the voter over"));
-        self.forget_guests(node);
-        self.call_voter(node, |voter, now| voter.interrupted(now));
-        self.rearm(node);
-    }
-
-    /// An earlier process may have died before it removed guests from the register that the voter has forgotten.
-    fn forget_guests(&mut self, node: usize) {
-        let seen = &mut self.nodes[node];
-        let known = seen.voter.iter().flat_map(Voter::register);
-        let known: Vec<usize> = known.map(|guest| seen.place_of(guest)).collect();
-        let stored = seen.disk.iter().flat_map(|disk| &disk.register).copied();
-        seen.left_over = stored.filter(|guest| !known.contains(guest)).collect();
+        self.nodes[node].storing_guests.clear();
     }
 
     fn pause(&mut self, node: usize, role: Role, span: Real) {
         let real = self.real;
         let seen = &mut self.nodes[node];
-        let without_process = role == Role::Voter && seen.without_process;
-        if !seen.is_up(role) || seen.host(role).paused || without_process {
+        if !seen.is_up(role) || seen.host(role).paused {
             return;
         }
         seen.host_mut(role).paused = true;
@@ -344,7 +329,6 @@ impl World {
             Recovery::Start(node, Role::Agent) => self.start_agent(node),
             Recovery::Start(node, Role::Voter) => self.start_voter(node),
             Recovery::Resume(node, role) => self.resume(node, role),
-            Recovery::TakeOver(node) => self.take_over(node),
             Recovery::Link(from, to) => self.network.degrade(from, to, 0, 0),
             Recovery::Clock(node) => {
                 self.set_normal_rate(node, Role::Voter);
@@ -394,8 +378,6 @@ impl World {
                 self.resume(node, role);
                 self.recover(Recovery::Start(node, role));
             }
-            self.nodes[node].dies_in_next_call = false;
-            self.take_over(node);
             self.recover(Recovery::Clock(node));
             for about in 0..self.plan.members {
                 let delay = self.random.spread(MILLISECOND, 200 * MILLISECOND);

@@ -23,11 +23,11 @@ use crate::simulation::plan::{Plan, MOST_NAMES};
 use crate::simulation::summary::Summary;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
-use quorum::groups::{Groups, Quorums};
-use quorum::members::MemberSet;
-use quorum::message::{Fence, Mode, Name, Names, Token};
+use quorum::members::{MemberSet, Members};
+use quorum::message::{Fence, Generation, Lifetime, Mode, Name, Names, Token};
 use quorum::protocol_bug::ProtocolBug;
 use quorum::rules::Rules;
+use quorum::time::Time;
 use records::{Answers, Asked, Lock, PastLock, Received, Sent};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,11 +36,9 @@ pub struct Checker {
     pub violation: Option<Violation>,
     pub healed_at: Option<Real>,
     pub summary: Summary,
-    groups: Groups,
+    list: Members,
     /// Nodes from this place on are guests.
     members: usize,
-    /// Whether a guest may be refused a lock because of a limit.
-    has_limits: bool,
     rules: Rules,
     drift: i64,
     fault_free: bool,
@@ -48,8 +46,6 @@ pub struct Checker {
     ignored: Vec<Label>,
     names: Vec<Name>,
     bits: BTreeMap<Name, u32>,
-    /// For each member, the names that it votes for.
-    served: Vec<u32>,
     asked: Vec<Asked>,
     open: Vec<Request>,
     locks: Vec<Lock>,
@@ -59,6 +55,8 @@ pub struct Checker {
     /// For each name, when it was last revoked.
     revoked: [Option<Real>; MOST_NAMES],
     answers: BTreeMap<(u64, Token), Answers>,
+    /// The votes that voters gave unasked, and that no batch has named since.
+    given: BTreeMap<(usize, Lifetime, Token), (Generation, Option<Time>)>,
     sent: BTreeMap<(usize, usize), Sent>,
     unlock_sent: BTreeSet<(u64, Token, usize)>,
     received: Option<Received>,
@@ -73,20 +71,12 @@ impl Checker {
         let name = |place: usize| Name::new(format!("{place}").as_bytes()).expect("a short name");
         let names: Vec<Name> = (0..plan.hot + plan.cold).map(name).collect();
         let bit = |(place, name): (usize, &Name)| (name.clone(), 1 << place);
-        let groups = Groups::new(plan.list(), plan.rules.partitions);
-        let served = |member| {
-            let served = names.iter().enumerate();
-            let served = served.filter(|(_, name)| groups.serves(member, name));
-            served.map(|(place, _)| 1 << place).sum()
-        };
         Checker {
             violation: None,
             healed_at: None,
             summary: Summary::default(),
-            served: plan.list().iter().map(served).collect(),
-            groups,
+            list: plan.list(),
             members: plan.members,
-            has_limits: plan.has_limits(),
             rules: plan.rules,
             drift: plan.drift,
             fault_free: plan.is_fault_free(),
@@ -101,6 +91,7 @@ impl Checker {
             last_writers: [Fence(0); MOST_NAMES],
             revoked: [None; MOST_NAMES],
             answers: BTreeMap::new(),
+            given: BTreeMap::new(),
             sent: BTreeMap::new(),
             unlock_sent: BTreeSet::new(),
             received: None,
@@ -127,15 +118,9 @@ impl Checker {
         Names::new(names.collect()).expect("a few different names")
     }
 
-    /// What a lock of these names needs.
-    fn quorums(&self, names: u32) -> Quorums {
-        self.groups.quorums(&self.names_of(names))
-    }
-
-    /// Whether these members are a quorum of all names.
+    /// Whether these members are a quorum.
     pub fn is_quorum(&self, members: MemberSet) -> bool {
-        let (with, all) = self.groups.with_quorum(members);
-        with == all
+        members.len() >= self.list.quorum()
     }
 
     fn is_guest(&self, node: usize) -> bool {
@@ -145,6 +130,11 @@ impl Checker {
     fn bits_of(&self, names: &Names) -> u32 {
         let bits = |name| self.bits.get(name).copied().unwrap_or(0);
         names.iter().map(bits).sum()
+    }
+
+    /// A voter has forgotten all votes of its earlier lifetimes.
+    pub fn voter_started(&mut self, node: usize) {
+        self.given.retain(|(voter, ..), _| *voter != node);
     }
 
     /// The clients of a crashed agent die, and its locks end.

@@ -14,7 +14,6 @@ use quorum::members::Node as NodeId;
 use quorum::message::{Fence, Frame, Lifetime, Send, VoterState};
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
-use std::collections::BTreeSet;
 
 /// A machine whose timer was due at once this many times in a row spins.
 const MOST_SPINS: u32 = 20_000;
@@ -35,10 +34,10 @@ impl World {
             rules: self.plan.rules,
             bugs: self.bugs,
             lifetime: Lifetime(lifetime),
-            seed: self.random.word(),
         };
         let now = self.nodes[node].agent_host.now(self.real);
         self.nodes[node].start_agent(lifetime, Agent::new(setup, now));
+        self.half_closed.retain(|(agent, _)| *agent != node);
         self.log(|| format!("n{node} agent starts: a{lifetime}"));
         for about in 0..self.plan.members {
             let delay = if about == node {
@@ -61,12 +60,12 @@ impl World {
 
     /// If the cluster is not new, the voter finds the file of its last start, when there were no guests.
     pub fn begin_with_file(&mut self, node: usize) {
-        self.nodes[node].disk = self.plan.has_files.then(|| StateFile {
+        self.nodes[node].disk = self.plan.has_files.then_some(StateFile {
             node,
             life: 1,
             mark: Some(Fence(0)),
             lease: self.plan.rules.voter_lease,
-            register: BTreeSet::new(),
+            guests: false,
             is_old: false,
         });
     }
@@ -80,7 +79,7 @@ impl World {
 
     /// Starts a voter as its host does. With a disk, a life above the stored one is stored first, and above the one
     /// that another voter has `seen`. The mark of a file without that life is not used, nor is the file of another
-    /// node. Its register is used, but may lack guests. So may that of a file without a mark.
+    /// node. If the file is lost or old, there may be guests.
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
         let durable = self.plan.disk == Disk::Durable;
         let uses = |file: &StateFile| file.node == node || self.uses_any_file;
@@ -94,10 +93,9 @@ impl World {
         let mark = found.as_ref().and_then(|file| file.mark);
         let mark = mark.filter(|_| seen.is_none());
         let is_old = mark.is_some() && found.as_ref().is_some_and(|file| file.is_old);
-        let register = found.as_ref().map(|file| file.register.clone());
-        let register = register.unwrap_or_default();
-        let trusted = self.trusts_any_register && found.is_some();
-        let knows_clients = self.plan.guests == 0 || mark.is_some() || trusted;
+        let is_lost = found.is_none() && !(self.forgets_lost_guests && durable) || seen.is_some();
+        let guests =
+            found.as_ref().is_some_and(|file| file.guests) || is_lost && self.plan.guests > 0;
         if mark.is_none() {
             self.summary.count("voters without fences");
         }
@@ -109,7 +107,7 @@ impl World {
                 life,
                 mark,
                 lease,
-                register: register.clone(),
+                guests,
                 is_old,
             });
         }
@@ -120,29 +118,24 @@ impl World {
             rules: self.plan.rules,
             bugs: self.bugs,
             lifetime: Lifetime::new(life, number as u32),
-            quarantine: match self.forgets_leases {
-                true => self.plan.rules.quarantine,
-                false => self.plan.rules.quarantine.max(longest),
-            },
-            knows_clients,
-            conflicted: false,
+            quarantine: self.quarantine.unwrap_or(longest),
+            guests,
+            misconfigured: false,
             fences: Fences {
                 floor: mark,
                 origin: self.wall_clock(),
                 durable,
-                paced: true,
             },
         };
         let now = self.nodes[node].voter_host.now(self.real);
         self.nodes[node].lost_fences = mark.is_none();
         self.nodes[node].has_old_mark = is_old;
         let seen = &mut self.nodes[node];
-        seen.numbers = register.into_iter().map(Some).collect();
-        let guests = seen.numbers.iter().flatten();
-        let stored: Vec<NodeId> = guests.filter_map(|guest| seen.number_of(*guest)).collect();
-        seen.quarantine = Some((now + setup.quarantine, !stored.is_empty()));
-        seen.start_voter(setup.lifetime, Voter::new(setup, &stored, now));
-        seen.attach(number);
+        seen.numbers.clear();
+        seen.quarantine = Some((now + setup.quarantine, guests));
+        seen.start_voter(setup.lifetime, Voter::new(setup, now));
+        self.checker.voter_started(node);
+        self.closing.retain(|(_, voter)| *voter != node);
         if self.healed {
             self.schedule_voting();
         }
@@ -155,7 +148,7 @@ impl World {
         self.summary.count("voters superseded");
         self.log(|| format!("n{node} voter superseded by life {}", seen.life()));
         self.nodes[node].storing.clear();
-        self.nodes[node].registering.clear();
+        self.nodes[node].storing_guests.clear();
         self.begin_life(node, Some(seen.life()));
     }
 
@@ -242,7 +235,7 @@ impl World {
                     self.log(|| format!("n{node} accepted r{}", request.0));
                     self.checker.accepted(request, &self.nodes, real);
                 }
-                AgentOutput::Counted(_) => {}
+                AgentOutput::GaveBack => self.summary.count("requests that gave their votes back"),
                 AgentOutput::AtRisk { token } => {
                     self.log(|| format!("n{node} at risk t{}", token.0));
                     self.checker.at_risk(node, &self.nodes, token, real);
@@ -262,14 +255,9 @@ impl World {
             return;
         };
         call(voter, now);
-        let mut outputs = voter.outputs();
+        let outputs = voter.outputs();
         let shown = &mut self.nodes[node].voter_shown;
         *shown = (*shown).max(now);
-        if std::mem::take(&mut self.nodes[node].dies_in_next_call) {
-            let done = self.random.between(0, outputs.len() as i64);
-            outputs.truncate(done as usize);
-            self.kill_voter_process(node);
-        }
         self.carry_out_voter(node, outputs);
         self.shorten_lease(node);
         self.watch_quarantine(node, now);
@@ -285,24 +273,16 @@ impl World {
                     let to = self.nodes[node].place_of(to);
                     self.send(node, to, &frame);
                 }
-                VoterOutput::Register(guest) => {
-                    self.summary.count("guests registered");
-                    self.write_register(node, self.nodes[node].place_of(guest), true);
-                }
-                VoterOutput::Unregister(guest) => {
-                    self.summary.count("guests unregistered");
-                    self.write_register(node, self.nodes[node].place_of(guest), false);
-                    self.nodes[node].free_number(guest);
-                }
+                VoterOutput::StoreGuests(guests) => self.write_guests(node, guests),
                 VoterOutput::Superseded { seen } => return self.supersede(node, seen),
                 VoterOutput::Store(fence) => {
                     self.summary.count("fences stored");
                     self.nodes[node].storing.push(fence);
-                    let process = self.nodes[node].process;
+                    let lifetime = self.nodes[node].voter_host.lifetime;
                     let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
                     let stored = Event::Stored {
                         node,
-                        process,
+                        lifetime,
                         fence,
                     };
                     self.push(self.real + delay, stored);
@@ -311,34 +291,26 @@ impl World {
         }
     }
 
-    /// Changes of the register are written one after the other. Without a disk there is no register.
-    fn write_register(&mut self, node: usize, guest: usize, added: bool) {
-        if self.plan.disk == Disk::Lost {
-            return;
-        }
-        // A write has the whole register, so it is without these guests, too.
-        for other in std::mem::take(&mut self.nodes[node].left_over) {
-            self.write_one(node, other, false);
-        }
-        self.write_one(node, guest, added);
-    }
-
-    fn write_one(&mut self, node: usize, guest: usize, added: bool) {
+    /// Writes of guests are made one after the other.
+    fn write_guests(&mut self, node: usize, guests: bool) {
+        self.summary.count(match guests {
+            true => "guests begin",
+            false => "guests end",
+        });
         let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
         let real = self.real;
         let seen = &mut self.nodes[node];
-        seen.registering.push_back((guest, added));
-        seen.registered_at = seen.registered_at.max(real + delay);
-        let (process, at) = (seen.process, seen.registered_at);
-        self.push(at, Event::RegisterStored { node, process });
+        seen.storing_guests.push_back(guests);
+        seen.guests_stored_at = seen.guests_stored_at.max(real + delay);
+        let (lifetime, at) = (seen.voter_host.lifetime, seen.guests_stored_at);
+        self.push(at, Event::GuestsStored { node, lifetime });
     }
 
-    pub fn register_stored(&mut self, node: usize) {
-        let guest = self.nodes[node].store_register();
-        let number = guest.and_then(|guest| self.nodes[node].number_of(guest));
-        self.log(|| format!("n{node} stored its register, with {guest:?}"));
-        if let Some(number) = number {
-            self.call_voter(node, |voter, now| voter.registered(now, &[number]));
+    pub fn guests_stored(&mut self, node: usize) {
+        let informs = self.nodes[node].store_guests();
+        self.log(|| format!("n{node} stored whether there are guests, some: {informs}"));
+        if informs {
+            self.call_voter(node, |voter, now| voter.guests_stored(now));
         }
     }
 
@@ -348,8 +320,8 @@ impl World {
         let over = voter.is_some_and(|voter| voter.state() != VoterState::Quarantined);
         if let Some((until, with_guests)) = seen.quarantine.take_if(|_| over) {
             match now < until {
-                true if with_guests => self.summary.count("quarantines that guests ended early"),
                 true => self.summary.count("quarantines that ended early"),
+                false if with_guests => self.summary.count("quarantines with guests"),
                 false => self.summary.count("quarantines that did not end early"),
             }
         }
@@ -438,11 +410,9 @@ impl World {
             Role::Agent => {
                 self.checker
                     .agent_receives(from, to, &frame, &self.nodes, self.real);
-                let (sender, is_ack) = (World::member(from), matches!(frame, Frame::Ack(_)));
+                let sender = World::member(from);
                 self.call_agent(to, |agent, now| agent.receive(now, sender, frame));
-                if is_ack {
-                    self.checker.check_conflicts(from, &self.nodes, self.real);
-                }
+                self.checker.check_conflicts(from, &self.nodes, self.real);
             }
             Role::Voter => {
                 self.checker
@@ -468,10 +438,38 @@ impl World {
         number
     }
 
-    /// An agent is informed that a member is connected or disconnected. After healing no link is down.
-    pub fn connection(&mut self, node: usize, about: usize, up: bool) {
-        if !up && self.healed {
+    /// A voter is informed that the node of an agent is disconnected, unless both have been connected again since.
+    pub fn closed(&mut self, voter: usize, node: usize) {
+        if !self.closing.remove(&(node, voter)) || self.healed {
             return;
+        }
+        if self.nodes[node].connected.contains(World::member(voter)) {
+            self.half_closed.insert((node, voter));
+        }
+        let number = match self.is_guest(node) {
+            true => self.nodes[voter].number_of(node),
+            false => Some(World::member(node).into()),
+        };
+        let Some(number) = number else {
+            return;
+        };
+        self.summary.count("connections that voters found closed");
+        self.log(|| format!("n{voter} voter is informed: n{node} down"));
+        self.call_voter(voter, |voter, now| voter.down(now, number));
+    }
+
+    /// An agent is informed that a member is connected or disconnected. After healing no link is down. Before both are
+    /// connected again, both are informed that they were not.
+    pub fn connection(&mut self, node: usize, about: usize, up: bool) {
+        let half_closed = self.half_closed.remove(&(node, about));
+        if up && half_closed {
+            self.connection(node, about, false);
+        }
+        if !up && self.healed && !half_closed {
+            return;
+        }
+        if up && self.closing.contains(&(node, about)) {
+            self.handle(Event::Closed { voter: about, node });
         }
         let change = if up { "up" } else { "down" };
         self.log(|| format!("n{node} is informed: n{about} {change}"));

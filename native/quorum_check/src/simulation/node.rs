@@ -10,7 +10,7 @@ use quorum::members::{MemberSet, Node as NodeId};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a machine runs on.
@@ -90,9 +90,8 @@ pub struct StateFile {
     pub mark: Option<Fence>,
     /// No vote was promised for longer.
     pub lease: Duration,
-    /// The guests that may have votes. It has all of them if there is a mark: a voter that has lost its file stores its
-    /// first mark after its quarantine.
-    pub register: BTreeSet<usize>,
+    /// Whether guests may have votes.
+    pub guests: bool,
     /// Whether the mark is that of an earlier life, since a fault has replaced the file.
     pub is_old: bool,
 }
@@ -120,25 +119,16 @@ pub struct Node {
     pub lost_fences: bool,
     /// Whether the voter started with the mark of an old file.
     pub has_old_mark: bool,
-    /// The fences that are being written. If the process dies, each write completes or not.
+    /// The fences that are being written. If the voter crashes, each write completes or not.
     pub storing: Vec<Fence>,
-    /// The guests in the stored register that the voter does not know. The next write removes them.
-    pub left_over: Vec<usize>,
-    /// The changes of the register that are being written, in their order: a guest, and whether it is added. If the
-    /// process dies, the first ones complete.
-    pub registering: VecDeque<(usize, bool)>,
+    /// What is being written of guests, in order. If the voter crashes, the first ones complete.
+    pub storing_guests: VecDeque<bool>,
     /// When the last of them completes.
-    pub registered_at: Real,
+    pub guests_stored_at: Real,
     /// The guests that the voter's host has numbered: the place is the number.
     pub numbers: Vec<Option<usize>>,
-    /// Until when the voter's quarantine lasts at most, and whether it began with guests in the register.
+    /// Until when the voter's quarantine lasts at most, and whether there may be guests.
     pub quarantine: Option<(Time, bool)>,
-    /// The process that calls the voter. Writes of an earlier process are not reported.
-    pub process: u64,
-    /// Whether that process dies in the next call, after some of the outputs.
-    pub dies_in_next_call: bool,
-    /// Whether no process calls the voter. Events for the voter are then lost.
-    pub without_process: bool,
     /// Whether it is a guest that has left and does not return.
     pub gone: bool,
     pub clients: Vec<Client>,
@@ -156,7 +146,7 @@ impl Node {
             agent_host: Host::new(agent),
             voter: None,
             voter_host: Host::new(voter),
-            voter_shown: Time::NEVER,
+            voter_shown: Time::LONG_AGO,
             connected: MemberSet::EMPTY,
             quorum_since: None,
             flush_scheduled: false,
@@ -165,14 +155,10 @@ impl Node {
             lost_fences: false,
             has_old_mark: false,
             storing: Vec::new(),
-            registering: VecDeque::new(),
-            left_over: Vec::new(),
-            registered_at: 0,
+            storing_guests: VecDeque::new(),
+            guests_stored_at: 0,
             numbers: Vec::new(),
             quarantine: None,
-            process: 0,
-            dies_in_next_call: false,
-            without_process: false,
             gone: false,
             clients: vec![client; clients],
         }
@@ -187,8 +173,7 @@ impl Node {
 
     pub fn start_voter(&mut self, lifetime: Lifetime, voter: Voter) {
         self.voter = Some(voter);
-        self.left_over.clear();
-        self.voter_shown = Time::NEVER;
+        self.voter_shown = Time::LONG_AGO;
         self.voter_host.start(lifetime.0);
     }
 
@@ -199,19 +184,15 @@ impl Node {
         disk.mark = disk.mark.max(Some(mark));
     }
 
-    /// The next change of the register has completed. Returns the guest if it is stored now and no later change is
-    /// being written.
-    pub fn store_register(&mut self) -> Option<usize> {
-        let (guest, added) = self.registering.pop_front()?;
+    /// The next write of guests has completed. Returns whether the voter is informed: the file says that there may be
+    /// some, and no later write is in progress.
+    pub fn store_guests(&mut self) -> bool {
+        let Some(guests) = self.storing_guests.pop_front() else {
+            return false;
+        };
         let disk = self.disk.as_mut();
-        let register = &mut disk.expect("a voter stores its life first").register;
-        if added {
-            register.insert(guest);
-        } else {
-            register.remove(&guest);
-        }
-        let again = self.registering.iter().any(|(other, _)| *other == guest);
-        (added && !again).then_some(guest)
+        disk.expect("a voter stores its life first").guests = guests;
+        guests && self.storing_guests.is_empty()
     }
 
     /// How this voter calls a guest.
@@ -249,14 +230,6 @@ impl Node {
         guest.expect("the voter knows only guests that have numbers")
     }
 
-    /// The voter needs no number of this guest any more, unless it still knows it.
-    pub fn free_number(&mut self, node: NodeId) {
-        let knows = self.voter.as_ref().is_some_and(|voter| voter.knows(node));
-        if let Some(number) = node.client_number().filter(|_| !knows) {
-            self.numbers[number as usize] = None;
-        }
-    }
-
     pub fn crash(&mut self, role: Role) {
         match role {
             Role::Agent => self.agent = None,
@@ -291,12 +264,6 @@ impl Node {
             Role::Agent => self.agent.as_ref().and_then(Agent::deadline),
             Role::Voter => self.voter.as_ref().and_then(Voter::deadline),
         }
-    }
-
-    /// A process calls the voter from now on.
-    pub fn attach(&mut self, process: u64) {
-        self.process = process;
-        (self.dies_in_next_call, self.without_process) = (false, false);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::simulation::fault::Fault;
 use crate::simulation::invariants::label::Label;
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -11,8 +12,6 @@ pub struct Options {
     pub members: Option<usize>,
     /// The number of guests. None: drawn.
     pub guests: Option<usize>,
-    /// How many members vote for each name. None: drawn.
-    pub replicas: Option<usize>,
     /// The kinds of faults. None: drawn.
     pub faults: Option<Vec<Fault>>,
     /// Whether all clients write-lock one name and hold it for long: the shortest way to two holders.
@@ -27,12 +26,12 @@ pub struct Options {
     pub agent_clocks_pause: bool,
     /// Whether wall clocks stand still. The protocol does not survive this if too many fences are lost at once.
     pub wall_clocks_stop: bool,
-    /// Whether the quarantine of a voter follows from its own rules only, not from the leases in its file.
-    pub forgets_leases: bool,
+    /// The quarantine of each start of a voter. `None`: the longest lease of its lives.
+    pub quarantine: Option<Duration>,
     /// Whether a voter uses the file of another node.
     pub uses_any_file: bool,
-    /// Whether a voter trusts the register of a file that it wrote after it had lost an earlier one.
-    pub trusts_any_register: bool,
+    /// Whether a file that replaces a lost one says that there are no guests.
+    pub forgets_lost_guests: bool,
     /// Whether holders outlive their agent, and an unlock has the token of its lock only, not the agent.
     pub bare_tokens: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
@@ -45,7 +44,6 @@ impl Default for Options {
         Options {
             members: None,
             guests: None,
-            replicas: None,
             faults: None,
             contended: false,
             long: false,
@@ -54,9 +52,9 @@ impl Default for Options {
             drift: 10_000,
             agent_clocks_pause: false,
             wall_clocks_stop: false,
-            forgets_leases: false,
+            quarantine: None,
             uses_any_file: false,
-            trusts_any_register: false,
+            forgets_lost_guests: false,
             bare_tokens: false,
             ignored: Vec::new(),
             lines: 0,
@@ -77,11 +75,6 @@ impl Options {
 
     pub fn guests(mut self, count: usize) -> Options {
         self.guests = Some(count);
-        self
-    }
-
-    pub fn replicas(mut self, count: usize) -> Options {
-        self.replicas = Some(count);
         self
     }
 

@@ -25,8 +25,6 @@ pub struct Plan {
     pub members: usize,
     /// How many nodes have an agent and no voter.
     pub guests: usize,
-    /// How many members vote for each name.
-    pub replicas: usize,
     pub rules: Rules,
     /// How long clients lock and faults occur.
     pub active: Real,
@@ -51,6 +49,8 @@ pub struct Plan {
     pub clients: usize,
     /// The average time from a client's unlock to its next lock.
     pub think: Real,
+    /// How many requests are tries.
+    pub tries: i64,
     /// How long a request waits, from and to.
     pub timeouts: (Real, Real),
     /// The longest time from lock to unlock.
@@ -101,8 +101,6 @@ impl Plan {
         let guests = options.guests.unwrap_or(guests);
         let nodes = members + guests;
         let is_large = nodes > 20;
-        let replicas = random.pick(&[5, 5, 3]);
-        let replicas = options.replicas.unwrap_or(replicas).min(members);
         let most_clients = if is_large { 1 } else { 4 };
         let clients = random.between(1, most_clients) as usize;
         let active = random.spread(2 * SECOND, 24 * SECOND);
@@ -116,7 +114,6 @@ impl Plan {
         let plan = Plan {
             members,
             guests,
-            replicas,
             rules,
             active,
             conditions: draw_conditions(random, fault_free),
@@ -135,6 +132,7 @@ impl Plan {
             store: random.spread(100 * MICROSECOND, most_store),
             clients,
             think,
+            tries: random.pick(&[0, 50, 300]),
             timeouts: (5 * MILLISECOND, 20 * SECOND),
             hold: random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 30 * SECOND]),
             hot: random.between(1, 4) as usize,
@@ -211,7 +209,6 @@ impl Plan {
         {
             let harmless = [
                 Fault::OldDisk,
-                Fault::VoterTakeover,
                 Fault::AgentCrash,
                 Fault::GuestLeaves,
                 Fault::Flap,
@@ -248,23 +245,9 @@ impl Plan {
         self.members + self.guests
     }
 
-    /// Whether a voter may reject a guest because of its limits.
-    pub fn has_limits(&self) -> bool {
-        let Rules {
-            clients,
-            client_votes,
-            client_positions,
-            ..
-        } = self.rules;
-        clients < self.guests || client_votes < 100 || client_positions < 100
-    }
-
     /// The list of members.
     pub fn list(&self) -> Members {
-        let members = Members::new(self.members).expect("a few members");
-        members
-            .with_replicas(self.replicas)
-            .expect("no more than members")
+        Members::new(self.members).expect("a few members")
     }
 
     pub fn is_fault_free(&self) -> bool {
@@ -317,7 +300,7 @@ fn draw_conditions(random: &mut Random, fault_free: bool) -> Conditions {
 /// reached.
 fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
     let rules = Rules {
-        partitions: random.pick(&[1, 2, 16, 64]),
+        floors: random.pick(&[1, 2, 64, 4096]),
         fence_block: random.pick(&[1, 4, 1 << 20]),
         batch: if fault_free {
             1024
@@ -325,9 +308,6 @@ fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
             random.pick(&[1, 2, 16, 1024, 1024])
         },
         pending_unlocks: random.pick(&[1, 4, 4096]),
-        clients: random.pick(&[1024, 1024, 1024, 1024, 2, 1]),
-        client_votes: random.pick(&[100_000, 100_000, 100_000, 4, 1]),
-        client_positions: random.pick(&[10_000, 10_000, 10_000, 4, 1]),
         ..Rules::default()
     };
     if random.chance(700) {
@@ -339,7 +319,6 @@ fn draw_rules(random: &mut Random, fault_free: bool) -> Rules {
         heartbeat: Duration::from_millis(holder * 200),
         holder_lease: Duration::from_secs(holder),
         voter_lease: Duration::from_secs(voter),
-        quarantine: Duration::from_secs(voter),
         attempt: Duration::from_millis(random.pick(&[400, 700, 1000])),
         at_risk: Duration::from_secs(holder / 2),
         ..rules

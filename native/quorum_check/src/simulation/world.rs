@@ -14,7 +14,8 @@ use quorum::members::Member;
 use quorum::message::Fence;
 use quorum::protocol_bug::ProtocolBugs;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::time::Duration;
 
 /// What wall clocks show when a history starts: a day in 2026, in nanoseconds.
 const WALL_CLOCK: u64 = 1_780_000_000_000_000_000;
@@ -56,18 +57,22 @@ pub struct World {
     pub healed: bool,
     pub agent_clocks_pause: bool,
     wall_clocks_stop: bool,
-    /// Whether the quarantine of a voter follows from its own rules only.
-    pub forgets_leases: bool,
+    /// See [`Options`].
+    pub quarantine: Option<Duration>,
     /// Whether a voter uses the file of another node.
     pub uses_any_file: bool,
-    /// Whether a voter trusts the register of any of its files.
-    pub trusts_any_register: bool,
+    /// Whether a file that replaces a lost one says that there are no guests.
+    pub forgets_lost_guests: bool,
     /// Whether holders outlive their agent.
     pub bare_tokens: bool,
     pub bugs: ProtocolBugs,
     /// From when on the probes may start.
     pub probe_after: Real,
     pub probed: bool,
+    /// The pairs of an agent's node and a voter that will be informed that they are disconnected.
+    pub closing: BTreeSet<(usize, usize)>,
+    /// Those of which the voter was informed, and the agent was not yet.
+    pub half_closed: BTreeSet<(usize, usize)>,
     /// When all voters must vote. None: not yet known, or checked.
     pub must_vote_at: Option<Real>,
     lifetimes: u64,
@@ -90,13 +95,15 @@ impl World {
             healed: false,
             agent_clocks_pause: options.agent_clocks_pause,
             wall_clocks_stop: options.wall_clocks_stop,
-            forgets_leases: options.forgets_leases,
+            quarantine: options.quarantine,
             uses_any_file: options.uses_any_file,
-            trusts_any_register: options.trusts_any_register,
+            forgets_lost_guests: options.forgets_lost_guests,
             bare_tokens: options.bare_tokens,
             bugs: options.bugs,
             probe_after: 0,
             probed: false,
+            closing: BTreeSet::new(),
+            half_closed: BTreeSet::new(),
             must_vote_at: None,
             lifetimes: 0,
             queue: BinaryHeap::new(),
@@ -125,7 +132,7 @@ impl World {
         self.trace.note(self.real, &[], line);
     }
 
-    /// The lifetime of a new machine or process.
+    /// The lifetime of a new machine.
     pub fn new_lifetime(&mut self) -> u64 {
         self.lifetimes += 1;
         self.lifetimes

@@ -1,11 +1,12 @@
 //! PR4: contention. All nodes request the same names all the time, and none waits for long.
 
-use crate::load::{Load, LOOPS};
+use crate::load::Load;
 use quorum::message::Mode;
 use quorum::protocol_bug::ProtocolBug;
+use quorum::rules::Rules;
 use std::time::Duration;
 
-const SPAN: Duration = Duration::from_secs(20);
+const SPAN: Duration = Duration::from_secs(6);
 
 /// Nodes with 5 loops each get one name in a fair order. The figures are in `docs/quorum.md`.
 #[test]
@@ -19,7 +20,8 @@ fn pr4_writers_share_one_name() {
         );
         assert!(figures.per_second > 3000, "{title}: {figures:?}");
         assert!(figures.least() * 2 > figures.most(), "{title}: {figures:?}");
-        let runs = LOOPS * (nodes - 1);
+        // One run of each other node.
+        let runs = Rules::default().run * (nodes - 1);
         assert!(figures.most_behind <= runs, "{title}: {figures:?}");
     }
 }
@@ -59,9 +61,9 @@ fn pr4_readers_and_writers_share_names() {
     }
 }
 
-/// One node cannot reach the voter that is the sequencer of all others.
+/// One node cannot reach one voter.
 #[test]
-fn pr4_one_node_cannot_reach_the_sequencer() {
+fn pr4_one_node_cannot_reach_a_voter() {
     let writers: fn(u64) -> Mode = |_| Mode::Write;
     for nodes in [3, 4, 5, 6, 8] {
         for (names, mode, seed) in [
@@ -72,20 +74,20 @@ fn pr4_one_node_cannot_reach_the_sequencer() {
         ] {
             let mut load = Load::new(nodes).names(names, mode).jitter(seed).start();
             load.cut = Some((0, nodes - 1));
-            let title = format!("{nodes} nodes, {names} names, one cannot reach the sequencer");
+            let title = format!("{nodes} nodes, {names} names, one cannot reach a voter");
             let figures = load.run(&title, SPAN / 2);
             assert!(figures.per_second > 1500, "{title}: {figures:?}");
             assert!(
-                figures.longest < Duration::from_millis(100),
+                figures.longest < Duration::from_millis(150),
                 "{title}: {figures:?}"
             );
         }
     }
 }
 
-/// One node is disconnected from the voter that is the sequencer of all others, again and again.
+/// One node is disconnected from one voter, again and again.
 #[test]
-fn pr4_one_connection_to_the_sequencer_flaps() {
+fn pr4_one_connection_flaps() {
     for nodes in [3, 5] {
         let control = Load::new(nodes)
             .start()
@@ -106,7 +108,7 @@ fn pr4_one_connection_to_the_sequencer_flaps() {
 fn pr4_forgotten_requests_are_found() {
     for bug in [
         ProtocolBug::PositionsForgotten,
-        ProtocolBug::HintsLost,
+        ProtocolBug::GivenLost,
         ProtocolBug::NoRecalls,
     ] {
         let mut load = Load::new(4).jitter(Some(1)).bug(Some(bug)).start();

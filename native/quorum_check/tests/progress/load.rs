@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 /// Concurrent loops of each node, unless the test sets another number.
-pub const LOOPS: usize = 5;
+const LOOPS: usize = 5;
 
 /// Latency between nodes, unless the test sets another one, and within a node.
 const FAR: Duration = Duration::from_micros(200);
@@ -84,8 +84,7 @@ struct Asked {
 }
 
 impl Load {
-    /// This many members write-lock one name, over links with constant latency. All of them vote for each name, up to
-    /// five members.
+    /// This many members write-lock one name, over links with constant latency.
     pub fn new(members: usize) -> Load {
         Load {
             now: Time(1_000_000_000),
@@ -128,13 +127,6 @@ impl Load {
         self
     }
 
-    /// How many members vote for each name.
-    pub fn replicas(mut self, replicas: usize) -> Load {
-        let members = self.members.with_replicas(replicas);
-        self.members = members.expect("no more than members");
-        self
-    }
-
     /// How many names there are, and in which mode each request locks one.
     pub fn names(mut self, names: u64, mode: fn(u64) -> Mode) -> Load {
         (self.choice, self.mode) = (Choice::Shared(names), mode);
@@ -158,17 +150,17 @@ impl Load {
         self
     }
 
-    /// Starts all agents and voters, and runs for three seconds.
+    /// Starts all agents and voters, and runs for one second.
     pub fn start(mut self) -> Load {
         for node in 0..self.shares.len() {
             let agent = self.new_agent();
             self.agents.push(agent);
             if node < self.members.count() {
-                let voter = self.new_voter(node, true);
+                let voter = self.new_voter(node, false);
                 self.voters.push(voter);
             }
         }
-        self.play(Duration::from_secs(3));
+        self.play(Duration::from_secs(1));
         self
     }
 
@@ -179,7 +171,6 @@ impl Load {
             rules: Rules::default(),
             bugs: self.bugs,
             lifetime: Lifetime(self.lifetimes.into()),
-            seed: self.lifetimes.into(),
         };
         let mut agent = Agent::new(setup, self.now);
         let members = self.members.iter();
@@ -187,7 +178,7 @@ impl Load {
         agent
     }
 
-    fn new_voter(&mut self, node: usize, knows_clients: bool) -> Voter {
+    fn new_voter(&mut self, node: usize, guests: bool) -> Voter {
         self.lifetimes += 1;
         let rules = Rules::default();
         let setup = VoterSetup {
@@ -196,27 +187,26 @@ impl Load {
             rules,
             bugs: self.bugs,
             lifetime: Lifetime::new(self.lifetimes, 0),
-            quarantine: rules.quarantine,
-            knows_clients,
-            conflicted: false,
+            quarantine: rules.voter_lease,
+            guests,
+            misconfigured: false,
             fences: Fences {
                 floor: Some(Fence(0)),
                 origin: Fence(1 << 40),
                 durable: true,
-                paced: true,
             },
         };
-        Voter::new(setup, &[], self.now)
+        Voter::new(setup, self.now)
     }
 
     /// The voter of a node crashes and starts again, in a cluster without clients.
     pub fn restart_voter(&mut self, node: usize) {
-        self.voters[node] = self.new_voter(node, true);
+        self.voters[node] = self.new_voter(node, false);
     }
 
-    /// The same, and it has lost its register of clients, so its quarantine does not end early.
-    pub fn restart_voter_without_register(&mut self, node: usize) {
-        self.voters[node] = self.new_voter(node, false);
+    /// The same, and clients may have its votes, so its quarantine does not end early.
+    pub fn restart_voter_with_guests(&mut self, node: usize) {
+        self.voters[node] = self.new_voter(node, true);
     }
 
     /// A node stops: its agent releases what it has, then neither its agent nor its voter answers any more. No other
@@ -230,6 +220,13 @@ impl Load {
             self.agents[node].cancel(now, request);
         }
         self.run("farewell", Duration::from_millis(200));
+        self.dead.insert(node);
+    }
+
+    /// A node dies while it waits for locks, and releases nothing. No other agent is informed.
+    pub fn die(&mut self, node: usize) {
+        self.idle.insert(node);
+        self.asked.retain(|_, asked| asked.node != node);
         self.dead.insert(node);
     }
 
@@ -314,7 +311,7 @@ impl Load {
         }
         self.requests += 1;
         let unlock = Request(self.requests);
-        assert!(self.agents[node].try_unlock(now, token, unlock));
+        assert!(self.agents[node].unlock_async(now, token, unlock));
         if !self.idle.contains(&node) {
             self.lock(node, of);
         }
@@ -326,14 +323,13 @@ impl Load {
             for output in outputs.into_iter().flatten() {
                 match output {
                     VoterOutput::Send(send) => self.send(node, send),
-                    VoterOutput::Store(_) | VoterOutput::Register(_) if self.full == Some(node) => {
-                    }
+                    VoterOutput::Store(_) | VoterOutput::StoreGuests(_)
+                        if self.full == Some(node) => {}
                     VoterOutput::Store(mark) => {
                         self.voters[node].stored(self.now, mark);
                     }
-                    VoterOutput::Register(client) => {
-                        self.voters[node].registered(self.now, &[client]);
-                    }
+                    VoterOutput::StoreGuests(true) => self.voters[node].guests_stored(self.now),
+                    VoterOutput::StoreGuests(false) => {}
                     other => panic!("{other:?}"),
                 }
             }
@@ -345,7 +341,7 @@ impl Load {
                         AgentOutput::Granted { request, token, .. } => {
                             self.release_and_repeat(node, request, token)
                         }
-                        AgentOutput::Accepted { .. } | AgentOutput::Counted(_) => {}
+                        AgentOutput::Accepted { .. } | AgentOutput::GaveBack => {}
                         other => panic!("{other:?}"),
                     }
                 }
@@ -449,7 +445,7 @@ impl Load {
 
     /// The waiting positions at each voter.
     fn watch_queues(&mut self) {
-        let waiting = self.voters.iter().map(|voter| voter.queues().0);
+        let waiting = self.voters.iter().map(|voter| voter.queued());
         let longest = waiting.max().unwrap_or_default();
         self.longest_queue = self.longest_queue.max(longest);
     }

@@ -3,7 +3,6 @@
 
 use crate::figures::Figures;
 use crate::load::Load;
-use quorum::protocol_bug::ProtocolBug;
 use std::time::Duration;
 
 const fn ms(count: u64) -> Duration {
@@ -11,12 +10,13 @@ const fn ms(count: u64) -> Duration {
 }
 
 /// How long each load is measured: shorter than a quarantine.
-const SPAN: Duration = ms(8_000);
+const SPAN: Duration = ms(3_000);
 
-/// At least 80 % of the control, no wait over `longest`, no node gets more than twice as many locks as another, and
-/// none waits while the others get more than twice as many as in the control.
+/// At least 75 % of the control (of three voters, both others must vote for each lock then), no wait over `longest`, no
+/// node gets more than twice as many locks as another, and none waits while the others get more than twice as many as
+/// in the control.
 fn compare(control: &Figures, sick: &Figures, longest: Duration) -> Result<(), String> {
-    let good = sick.per_second * 10 >= control.per_second * 8
+    let good = sick.per_second * 4 >= control.per_second * 3
         && sick.longest < longest
         && sick.most() <= sick.least() * 2
         && sick.most_behind <= control.most_behind * 2;
@@ -25,12 +25,12 @@ fn compare(control: &Figures, sick: &Figures, longest: Duration) -> Result<(), S
 }
 
 /// One node is dead, so a restarted voter stays in quarantine until its end.
-fn quarantined(nodes: usize, bug: Option<ProtocolBug>) -> Result<(), String> {
+fn quarantined(nodes: usize) -> Result<(), String> {
     let dead = nodes - 1;
     let start = || {
-        let mut load = Load::new(nodes).bug(bug).start();
+        let mut load = Load::new(nodes).start();
         load.dead = [dead].into();
-        load.run("warm-up", ms(3_000));
+        load.run("warm-up", ms(1_000));
         load
     };
     let control = start().run(&format!("{nodes} nodes, one dead"), SPAN);
@@ -44,9 +44,9 @@ fn quarantined(nodes: usize, bug: Option<ProtocolBug>) -> Result<(), String> {
 }
 
 /// The disk of one member is full from the start, so it never votes for a writer.
-fn full_disk(nodes: usize, bug: Option<ProtocolBug>) -> Result<(), String> {
+fn full_disk(nodes: usize) -> Result<(), String> {
     let start = |full| {
-        let mut load = Load::new(nodes).bug(bug);
+        let mut load = Load::new(nodes);
         load.full = full;
         let mut load = load.start();
         load.run("warm-up", ms(1_000));
@@ -62,9 +62,9 @@ fn full_disk(nodes: usize, bug: Option<ProtocolBug>) -> Result<(), String> {
 }
 
 /// One member is slow and locks nothing itself.
-fn slow(nodes: usize, by: Duration, bug: Option<ProtocolBug>) -> Result<(), String> {
+fn slow(nodes: usize, by: Duration) -> Result<(), String> {
     for sick in 0..nodes {
-        let mut load = Load::new(nodes).bug(bug).start();
+        let mut load = Load::new(nodes).start();
         load.idle = [sick].into();
         let control = load.run(&format!("{nodes} nodes, {sick} idle"), SPAN);
         load.slow = Some((sick, by));
@@ -81,21 +81,21 @@ fn slow(nodes: usize, by: Duration, bug: Option<ProtocolBug>) -> Result<(), Stri
 #[test]
 fn pr3_a_quarantined_member_slows_no_other_down() {
     for nodes in [5, 7] {
-        assert_eq!(quarantined(nodes, None), Ok(()));
+        assert_eq!(quarantined(nodes), Ok(()));
     }
 }
 
 #[test]
 fn pr3_a_full_disk_slows_no_other_down() {
     for nodes in [3, 5] {
-        assert_eq!(full_disk(nodes, None), Ok(()));
+        assert_eq!(full_disk(nodes), Ok(()));
     }
 }
 
 #[test]
 fn pr3_a_slow_member_slows_no_other_down() {
     for (nodes, by) in [(3, ms(20)), (5, ms(20)), (5, ms(100)), (5, ms(400))] {
-        assert_eq!(slow(nodes, by, None), Ok(()));
+        assert_eq!(slow(nodes, by), Ok(()));
     }
 }
 
@@ -114,11 +114,24 @@ fn pr3_a_stopped_member_is_passed_over() {
     }
 }
 
-/// The control: the first member sequences, although it does not vote.
+/// One node dies while it waits for the name, and no other one is informed. Voters take back the votes that they gave
+/// it unasked, and skip its positions, when they have not heard it for `wait`.
 #[test]
-fn pr3_a_sequencer_that_does_not_vote_is_found() {
-    let bug = Some(ProtocolBug::FirstSequences);
-    assert!(quarantined(5, bug).is_err());
-    assert!(full_disk(3, bug).is_err());
-    assert!(slow(3, ms(20), bug).is_err());
+fn pr3_a_node_that_dies_while_it_waits_delays_the_others_once() {
+    for nodes in [3, 5] {
+        for (seed, sick) in (0..8).flat_map(|seed| (0..nodes).map(move |sick| (seed, sick))) {
+            let mut load = Load::new(nodes).jitter(Some(seed)).start();
+            load.run("warm-up", ms(300 + seed));
+            load.die(sick);
+            let figures = load.run(&format!("{nodes} nodes, {sick} died"), ms(3_000));
+            assert!(figures.longest < ms(1_600), "{sick} died: {figures:?}");
+        }
+    }
+}
+
+/// The control: one of two members is sick, so it is needed.
+#[test]
+fn pr3_a_sick_member_that_is_needed_is_found() {
+    assert!(full_disk(2).is_err());
+    assert!(slow(2, ms(20)).is_err());
 }

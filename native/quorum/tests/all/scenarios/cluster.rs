@@ -1,8 +1,7 @@
 //! A cluster in one process. Frames arrive in the order of sending unless a test cuts or holds a link.
 
-use quorum::agent::{Agent, AgentOutput, AgentSetup, Count, Loss, Path, Refusal, Request};
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Path, Refusal, Request};
 use quorum::frame;
-use quorum::groups::Groups;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members, Node};
 use quorum::message::{
@@ -13,7 +12,7 @@ use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The fences of a new cluster without stored fences.
@@ -21,7 +20,6 @@ pub const NEW: Fences = Fences {
     floor: Some(Fence(0)),
     origin: Fence(0),
     durable: false,
-    paced: false,
 };
 
 /// Fences up to `floor`, which are not stored.
@@ -49,9 +47,12 @@ pub fn lost(origin: u64) -> Fences {
     }
 }
 
-/// The default rules with one change.
+/// The default rules with one change. Each lock takes one fence: see `passing.rs` for runs.
 pub fn rules(change: fn(&mut Rules)) -> Rules {
-    let mut rules = Rules::default();
+    let mut rules = Rules {
+        run: 1,
+        ..Rules::default()
+    };
     change(&mut rules);
     rules
 }
@@ -86,11 +87,11 @@ pub struct Cluster {
     pub answers: BTreeMap<Request, Answer>,
     pub lost: Vec<(Token, Loss)>,
     pub at_risk: Vec<Token>,
-    /// What the agent of each node has counted.
-    pub counted: Vec<(usize, Count)>,
-    /// The clients that are in the file of each voter, and those that a voter with a slow disk has requested to store.
-    pub registers: Vec<BTreeSet<Node>>,
-    pub registering: Vec<(usize, Node)>,
+    /// The nodes whose requests gave their votes back.
+    pub gave_back: Vec<usize>,
+    /// Whether the file of each voter says that there may be guests, and what voters have requested to store there.
+    pub guests: Vec<bool>,
+    pub storing_guests: Vec<(usize, bool)>,
     pub slow_disks: bool,
     /// The last mark that each voter requested to store.
     pub store: BTreeMap<usize, Fence>,
@@ -109,17 +110,11 @@ pub struct Cluster {
 impl Cluster {
     /// Creates a cluster in which every agent has a session at every voter.
     pub fn new(count: usize) -> Cluster {
-        Cluster::with(count, Rules::default(), NEW)
+        Cluster::with(count, rules(|_| ()), NEW)
     }
 
     pub fn with(count: usize, rules: Rules, fences: Fences) -> Cluster {
         Cluster::of(Members::new(count).unwrap(), rules, fences)
-    }
-
-    /// A cluster in which only some members vote for each name.
-    pub fn with_replicas(count: usize, replicas: usize) -> Cluster {
-        let members = Members::new(count).unwrap().with_replicas(replicas);
-        Cluster::of(members.unwrap(), Rules::default(), NEW)
     }
 
     fn of(members: Members, rules: Rules, fences: Fences) -> Cluster {
@@ -133,9 +128,9 @@ impl Cluster {
             answers: BTreeMap::new(),
             lost: Vec::new(),
             at_risk: Vec::new(),
-            counted: Vec::new(),
-            registers: vec![BTreeSet::new(); count],
-            registering: Vec::new(),
+            gave_back: Vec::new(),
+            guests: vec![false; count],
+            storing_guests: Vec::new(),
             slow_disks: false,
             store: BTreeMap::new(),
             superseded: Vec::new(),
@@ -191,7 +186,6 @@ impl Cluster {
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime(self.lifetimes),
-            seed: self.lifetimes,
         };
         Agent::new(setup, self.now)
     }
@@ -210,13 +204,15 @@ impl Cluster {
             rules: self.rules,
             bugs: ProtocolBugs::NONE,
             lifetime,
-            quarantine: self.rules.quarantine,
+            quarantine: self.rules.voter_lease,
             fences,
-            knows_clients: fences.durable || self.agents.len() <= self.members.count(),
-            conflicted: false,
+            guests: match fences.durable {
+                true => self.guests[place],
+                false => self.agents.len() > self.members.count(),
+            },
+            misconfigured: false,
         };
-        let register: Vec<Node> = self.registers[place].iter().copied().collect();
-        Voter::new(setup, &register, self.now)
+        Voter::new(setup, self.now)
     }
 
     /// Crashes the voter of a node and starts one with this lifetime.
@@ -313,7 +309,7 @@ impl Cluster {
 
     /// See [`name`].
     pub fn name(&self, bytes: &str) -> Name {
-        name(bytes, self.members.count())
+        name(bytes)
     }
 
     pub fn lock(&mut self, node: usize, name: &str, timeout: Duration) -> Request {
@@ -373,9 +369,9 @@ impl Cluster {
         request
     }
 
-    pub fn try_unlock(&mut self, lock: &Lock) -> Request {
+    pub fn unlock_async(&mut self, lock: &Lock) -> Request {
         let request = self.request();
-        assert!(self.agents[lock.node].try_unlock(self.now, lock.token, request));
+        assert!(self.agents[lock.node].unlock_async(self.now, lock.token, request));
         self.run();
         request
     }
@@ -406,7 +402,7 @@ impl Cluster {
     /// Releases the lock that was granted to a request.
     pub fn unlock_granted(&mut self, request: Request) -> Lock {
         let lock = self.granted(request);
-        self.try_unlock(&lock);
+        self.unlock_async(&lock);
         lock
     }
 
@@ -415,6 +411,16 @@ impl Cluster {
         for (voter, mark) in &self.store {
             self.voters[*voter].stored(self.now, *mark);
         }
+    }
+
+    /// Locks once, so that all voters store their first mark.
+    pub fn store_first_marks(&mut self) {
+        let request = self.lock(0, "first", SECOND);
+        self.store_pending();
+        self.store.clear();
+        self.run();
+        self.unlock_granted(request);
+        self.run();
     }
 
     pub fn held(&self, lock: &Lock) -> bool {
@@ -507,21 +513,22 @@ impl Cluster {
             VoterOutput::Send(send) => self.wire.push_back((node, send)),
             VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
             VoterOutput::Superseded { seen } => self.superseded.push((node, seen)),
-            VoterOutput::Register(client) => {
-                self.registering.push((node, client));
+            VoterOutput::StoreGuests(guests) => {
+                self.storing_guests.push((node, guests));
                 if !self.slow_disks {
-                    self.store_registers();
+                    self.store_guests();
                 }
             }
-            VoterOutput::Unregister(client) => drop(self.registers[node].remove(&client)),
         }
     }
 
-    /// Stores the clients that voters have requested to store.
-    pub fn store_registers(&mut self) {
-        for (node, client) in std::mem::take(&mut self.registering) {
-            self.registers[node].insert(client);
-            self.voters[node].registered(self.now, &[client]);
+    /// Stores what voters have requested to store of guests.
+    pub fn store_guests(&mut self) {
+        for (node, guests) in std::mem::take(&mut self.storing_guests) {
+            self.guests[node] = guests;
+            if guests {
+                self.voters[node].guests_stored(self.now);
+            }
         }
     }
 
@@ -530,7 +537,7 @@ impl Cluster {
             AgentOutput::Send(send) => return self.wire.push_back((node, send)),
             AgentOutput::Lost { token, why } => return self.lost.push((token, why)),
             AgentOutput::AtRisk { token } => return self.at_risk.push(token),
-            AgentOutput::Counted(what) => return self.counted.push((node, what)),
+            AgentOutput::GaveBack => return self.gave_back.push(node),
             AgentOutput::Granted {
                 request,
                 token,
@@ -605,27 +612,8 @@ pub fn at(place: usize) -> Member {
     Member::at(place).unwrap()
 }
 
-/// A name that begins with `bytes`. In a cluster of at most seven members, its voters are the first members, in the
-/// order of the list.
-pub fn name(bytes: &str, members: usize) -> Name {
-    static FOUND: Mutex<BTreeMap<(String, usize), Name>> = Mutex::new(BTreeMap::new());
-    let mut found = FOUND.lock().unwrap();
-    let name = found.entry((bytes.to_owned(), members)).or_insert_with(|| {
-        let members = Members::new(members).unwrap();
-        let groups = Groups::new(members, Rules::default().partitions);
-        let is_in_order = |name: &Name| {
-            let voters = groups.voters_of(name).iter();
-            voters
-                .enumerate()
-                .all(|(place, voter)| voter.place() == place)
-        };
-        let named = |suffix: u32| Name::new(format!("{bytes}/{suffix}").as_bytes()).unwrap();
-        match members.count() {
-            8.. => named(0),
-            _ => (0..50_000).map(named).find(is_in_order).unwrap(),
-        }
-    });
-    name.clone()
+pub fn name(bytes: &str) -> Name {
+    Name::new(bytes.as_bytes()).unwrap()
 }
 
 /// The number of unlocks among these operations.

@@ -1,6 +1,6 @@
 //! Voters that grant nothing new, because members have different lists.
 
-use super::cluster::{at, known, lost, Cluster, SECOND};
+use super::cluster::{at, known, lost, rules, Cluster, SECOND};
 use quorum::agent::Refusal;
 use quorum::members::MemberSet;
 use quorum::message::{Fence, VoterState};
@@ -9,7 +9,7 @@ fn conflict(cluster: &mut Cluster, voters: &[usize], conflicted: bool) {
     let now = cluster.now;
     voters
         .iter()
-        .for_each(|voter| cluster.voters[*voter].conflict(now, conflicted));
+        .for_each(|voter| cluster.voters[*voter].misconfigured(now, conflicted));
     cluster.run();
 }
 
@@ -20,9 +20,9 @@ fn a_lock_without_a_quorum_of_other_voters_is_refused_at_once() {
     conflict(&mut cluster, &[0, 1], true);
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.run();
-    assert_eq!(cluster.refused(request), Refusal::Conflicted);
+    assert_eq!(cluster.refused(request), Refusal::Misconfigured);
     assert!(cluster.voters.iter().all(|voter| voter.is_empty()));
-    assert_eq!(cluster.voters[0].state(), VoterState::Conflicted);
+    assert_eq!(cluster.voters[0].state(), VoterState::Misconfigured);
     conflict(&mut cluster, &[0], false);
     cluster.locked(0, "x");
 }
@@ -37,7 +37,7 @@ fn a_waiting_request_is_refused() {
     conflict(&mut cluster, &[0, 1, 2], true);
     cluster.unlock(&held);
     cluster.pass(SECOND * 5);
-    assert_eq!(cluster.refused(request), Refusal::Conflicted);
+    assert_eq!(cluster.refused(request), Refusal::Misconfigured);
     cluster.assert_empty();
 }
 
@@ -73,7 +73,7 @@ fn held_locks_are_asserted() {
 /// higher ones.
 #[test]
 fn fences_are_not_learned_from_conflicted_voters() {
-    let mut cluster = Cluster::with(3, Default::default(), known(100));
+    let mut cluster = Cluster::with(3, rules(|_| ()), known(100));
     let fence = cluster.lock_and_unlock(0, "x");
     cluster.restart_voter(2, lost(1));
     conflict(&mut cluster, &[1], true);
@@ -99,7 +99,7 @@ fn members_with_another_list_count_as_conflicted() {
     cluster.agents[0].differing(now, both);
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.run();
-    assert_eq!(cluster.refused(request), Refusal::Conflicted);
+    assert_eq!(cluster.refused(request), Refusal::Misconfigured);
     // One of them is not needed.
     cluster.heal();
     cluster.pass(SECOND * 4);

@@ -1,9 +1,8 @@
 //! Fences at the first start of a cluster, and after their loss.
 
-use super::cluster::{at, lost, rules, Cluster, SECOND};
+use super::cluster::{at, known, lost, rules, Cluster, SECOND};
 use quorum::frame::MAX_FENCE;
 use quorum::message::{Fence, Floor, Frame, Known, Send};
-use quorum::rules::Rules;
 use quorum::voter::{Fences, Voter};
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ fn from_voter(cluster: &mut Cluster, from: usize, to: usize, floor: Floor) {
 #[test]
 fn a_first_start_needs_only_all_members() {
     for count in [1, 2, 3, 5, 16] {
-        let mut cluster = Cluster::with(count, Rules::default(), lost(1000));
+        let mut cluster = Cluster::with(count, rules(|_| ()), lost(1000));
         assert!(all_vote(&cluster), "{count}");
         assert_eq!(cluster.lock_and_unlock(0, "x"), 1001, "{count}");
         assert_eq!(cluster.locked(count - 1, "x").fence, 1002);
@@ -37,7 +36,7 @@ fn a_first_start_needs_only_all_members() {
 /// The clocks of the members differ: the highest origin counts.
 #[test]
 fn the_highest_origin_counts() {
-    let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(3, rules(|_| ()), lost(1000));
     for (voter, origin) in [2000, 1500, 3000].into_iter().enumerate() {
         cluster.restart_voter(voter, lost(origin));
     }
@@ -48,6 +47,52 @@ fn the_highest_origin_counts() {
     }
 }
 
+/// The voters of a lock know different fences. The agreed one is lost on its way to a voter that the lock needs.
+#[test]
+fn a_lost_fence_is_sent_again() {
+    let mut cluster = Cluster::new(3);
+    cluster.restart_voter(0, known(1000));
+    cluster.run();
+    cluster.isolate(2);
+    cluster.hold(1, 0);
+    let request = cluster.lock(0, "x", SECOND * 60);
+    cluster.cut(0, 1);
+    cluster.release();
+    cluster.pass(cluster.rules.attempt);
+    assert!(!cluster.is_granted(request));
+    cluster.mend(0, 1);
+    cluster.pass(cluster.rules.attempt);
+    assert!(cluster.granted(request).fence > 1000);
+    cluster.heal();
+    cluster.unlock_granted(request);
+    cluster.assert_empty();
+}
+
+/// One of four voters votes with a low fence and stops, then another one votes with a higher fence. The two others can
+/// record that one, so no request waits for the one that stopped, whether or not its end is noticed.
+#[test]
+fn a_voter_that_stops_does_not_have_to_record_a_fence() {
+    for is_noticed in [true, false] {
+        let mut cluster = Cluster::new(4);
+        cluster.restart_voter(1, known(1000));
+        cluster.run();
+        cluster.hold(1, 3);
+        cluster.hold(2, 3);
+        let request = cluster.lock(3, "x", 60 * SECOND);
+        cluster.cut_both(3, 0);
+        if is_noticed {
+            let now = cluster.now;
+            cluster.agents[3].down(now, at(0));
+        }
+        cluster.release_link(1, 3);
+        cluster.run();
+        assert!(!cluster.is_granted(request));
+        cluster.release_link(2, 3);
+        cluster.run();
+        assert!(cluster.granted(request).fence > 1000, "{is_noticed}");
+    }
+}
+
 /// With stored fences, no fence is given before it is stored.
 #[test]
 fn a_first_start_with_storage_stores_first() {
@@ -55,7 +100,7 @@ fn a_first_start_with_storage_stores_first() {
         durable: true,
         ..lost(1000)
     };
-    let mut cluster = Cluster::with(3, Rules::default(), fences);
+    let mut cluster = Cluster::with(3, rules(|_| ()), fences);
     let request = cluster.lock(0, "x", SECOND * 60);
     cluster.pass(SECOND);
     assert!(!cluster.is_granted(request));
@@ -68,7 +113,7 @@ fn a_first_start_with_storage_stores_first() {
 /// While a member has never started, no member votes, although their clocks would allow it.
 #[test]
 fn a_first_start_waits_for_all() {
-    let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(3, rules(|_| ()), lost(1000));
     cluster.isolate(2);
     (0..2).for_each(|voter| cluster.restart_voter(voter, lost(1000)));
     cluster.pass(SECOND * 60);
@@ -81,7 +126,7 @@ fn a_first_start_waits_for_all() {
 /// While enough members know their fences, no clock counts.
 #[test]
 fn a_co_quorum_of_known_fences_ignores_clocks() {
-    let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(5, rules(|_| ()), lost(1000));
     let fence = cluster.lock_and_unlock(0, "x");
     // Two wrong clocks, one too low and one too high.
     cluster.restart_voter(1, lost(3));
@@ -98,7 +143,7 @@ fn a_co_quorum_of_known_fences_ignores_clocks() {
 #[test]
 fn a_loss_of_too_many_fences_needs_all_members() {
     for (clock, next) in [(5000, 5001), (10, 1003)] {
-        let mut cluster = Cluster::with(3, Rules::default(), lost(1000));
+        let mut cluster = Cluster::with(3, rules(|_| ()), lost(1000));
         for _ in 0..2 {
             // For so long that all voters know the fence.
             let lock = cluster.locked(2, "x");
@@ -151,7 +196,7 @@ fn fences_grow_across_the_loss_of_all() {
 /// Repeated answers and answers to an earlier lifetime do not count as further answers.
 #[test]
 fn answers_count_once_and_for_one_lifetime() {
-    let mut cluster = Cluster::with(4, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(4, rules(|_| ()), lost(1000));
     cluster.isolate(0);
     let earlier = cluster.voters[0].lifetime();
     cluster.restart_voter(0, lost(1000));
@@ -197,7 +242,7 @@ fn answers_count_once_and_for_one_lifetime() {
 /// recovered.
 #[test]
 fn a_member_that_had_lost_its_fences_is_asked_again() {
-    let mut cluster = Cluster::with(5, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(5, rules(|_| ()), lost(1000));
     // All members can answer 1 and 2, but 4 cannot answer 0.
     cluster.cut(4, 0);
     cluster.restart_voter(0, lost(3000));
@@ -205,7 +250,7 @@ fn a_member_that_had_lost_its_fences_is_asked_again() {
     // it asks. Without asking them again, it would never vote: 4 does not answer.
     cluster.pass(SECOND / 2);
     (1..3).for_each(|voter| cluster.restart_voter(voter, lost(2000)));
-    cluster.pass(cluster.rules.quarantine - SECOND);
+    cluster.pass(cluster.rules.voter_lease - SECOND);
     assert!((0..3).all(|voter| !cluster.voters[voter].is_voting()));
     cluster.pass(SECOND * 3);
     assert!(all_vote(&cluster));
@@ -217,10 +262,10 @@ fn a_member_that_had_lost_its_fences_is_asked_again() {
 /// The last member to start ends the wait of the others with its own question.
 #[test]
 fn the_last_member_to_start_ends_the_wait() {
-    let mut cluster = Cluster::with(2, Rules::default(), lost(1000));
+    let mut cluster = Cluster::with(2, rules(|_| ()), lost(1000));
     cluster.isolate(1);
     cluster.restart_voter(0, lost(1000));
-    cluster.pass(cluster.rules.quarantine);
+    cluster.pass(cluster.rules.voter_lease);
     cluster.restart_voter(1, lost(1000));
     assert!(!cluster.voters[0].is_voting());
     cluster.heal();
@@ -236,7 +281,7 @@ fn a_clock_above_all_fences_stops_at_the_highest() {
             durable,
             ..lost(u64::MAX)
         };
-        let mut cluster = Cluster::with(3, Rules::default(), fences);
+        let mut cluster = Cluster::with(3, rules(|_| ()), fences);
         cluster.restart_voter(0, fences);
         cluster.run();
         assert!(all_vote(&cluster));
@@ -252,4 +297,21 @@ fn a_clock_above_all_fences_stops_at_the_highest() {
         assert_eq!(reader.fence, MAX_FENCE);
         cluster.unlock_last([reader]);
     }
+}
+
+/// A voter has missed the last writer and gives a lower fence. Only this voter gets a second batch: the others need
+/// none, and one on its way would delay the next request.
+#[test]
+fn only_a_voter_with_a_lower_fence_gets_a_second_batch() {
+    let mut cluster = Cluster::new(3);
+    cluster.cut(1, 2);
+    cluster.lock_and_unlock(1, "x");
+    cluster.heal();
+    cluster.pass(SECOND * 5);
+    cluster.arrived.clear();
+    let lock = cluster.locked(0, "x");
+    let batches = cluster.batches().into_iter();
+    let to: Vec<usize> = batches.map(|(_, to, _)| to).collect();
+    assert_eq!(to, [0, 1, 2, 2]);
+    cluster.unlock_last([lock]);
 }

@@ -1,13 +1,13 @@
 //! Frames at their limits: larger contents are split into several frames.
 
 use super::cluster::{rules, Cluster, NEW, SECOND};
-use quorum::frame::{MAX_HINTS, MAX_OPS};
+use quorum::frame::{MAX_NOTICE, MAX_OPS};
 
-/// A dead node frees more names than one notice can hint at.
+/// A dead node frees more names than one notice has votes for.
 #[test]
-fn hints_are_split_into_notices() {
+fn votes_are_split_into_notices() {
     let mut cluster = Cluster::new(3);
-    let names: Vec<_> = (0..=MAX_HINTS).map(|i| i.to_string()).collect();
+    let names: Vec<_> = (0..=MAX_NOTICE).map(|i| i.to_string()).collect();
     for name in &names {
         cluster.locked(0, name);
     }

@@ -1,6 +1,6 @@
 //! The state that an agent reports for operators and logs.
 
-use super::cluster::{at, Cluster, SECOND};
+use super::cluster::{at, durable, lost, Cluster, SECOND};
 use quorum::members::MemberSet;
 
 #[track_caller]
@@ -48,6 +48,60 @@ fn a_restarted_voter_is_not_silent() {
     assert_silent(&cluster, 0, &[]);
 }
 
+/// Members that are connected and answer are not enough: they must vote.
+#[test]
+fn a_quorum_is_of_members_that_vote() {
+    let mut cluster = Cluster::new(3);
+    let has_quorum = |cluster: &Cluster| cluster.agents[0].has_quorum();
+    assert!(has_quorum(&cluster));
+    cluster.agents[0].down(cluster.now, at(1));
+    assert!(has_quorum(&cluster));
+    cluster.agents[0].down(cluster.now, at(2));
+    assert!(!has_quorum(&cluster));
+    cluster.agents[0].up(cluster.now, at(1));
+    cluster.run();
+    assert!(has_quorum(&cluster));
+    // Member 1 is connected, but does not vote for this agent.
+    cluster.agents[0].differing(cluster.now, MemberSet::EMPTY.with(at(1)));
+    assert!(!has_quorum(&cluster));
+    cluster.agents[0].differing(cluster.now, MemberSet::EMPTY);
+    // It is silent.
+    cluster.cut_both(0, 1);
+    cluster.pass(SECOND * 4);
+    assert!(!has_quorum(&cluster));
+}
+
+/// Two of three members start for the first time: both answer, and neither votes before the third one answers.
+#[test]
+fn there_is_no_quorum_before_all_members_have_started_once() {
+    let mut cluster = Cluster::new(3);
+    cluster.isolate(2);
+    (0..2).for_each(|voter| cluster.restart_voter(voter, lost(0)));
+    cluster.pass(SECOND * 30);
+    let answers = cluster.agents[0].status().filter(|status| status.answers);
+    assert_eq!(answers.count(), 2);
+    assert!(!cluster.agents[0].has_quorum());
+    cluster.heal();
+    cluster.pass(SECOND * 2);
+    assert!(cluster.agents[0].has_quorum());
+}
+
+/// A voter that cannot store a mark votes for readers only.
+#[test]
+fn there_is_no_quorum_for_writers_while_disks_store_nothing() {
+    let mut cluster = Cluster::new(3);
+    (0..3).for_each(|voter| cluster.restart_voter(voter, durable(0)));
+    cluster.pass(SECOND * 30);
+    assert!(cluster.agents[0].has_quorum());
+    let request = cluster.lock(0, "x", SECOND);
+    cluster.pass(SECOND * 2);
+    assert!(!cluster.is_granted(request));
+    assert!(!cluster.agents[0].has_quorum());
+    cluster.store_pending();
+    cluster.pass(SECOND * 2);
+    assert!(cluster.agents[0].has_quorum());
+}
+
 /// An unlock is pending until more than half of the members have executed it.
 #[test]
 fn pending_unlocks_are_counted() {
@@ -56,7 +110,7 @@ fn pending_unlocks_are_counted() {
     assert_eq!(cluster.agents[0].pending_unlocks(), 0);
     (0..3).for_each(|voter| cluster.hold(0, voter));
     for (count, lock) in locks.iter().enumerate() {
-        cluster.try_unlock(lock);
+        cluster.unlock_async(lock);
         assert_eq!(cluster.agents[0].pending_unlocks(), count as u64 + 1);
     }
     cluster.heal();

@@ -10,11 +10,11 @@ fn a_released_lock_is_not_held() {
     let mut cluster = Cluster::new(3);
     let lock = cluster.locked(0, "x");
     (0..3).for_each(|voter| cluster.hold(0, voter));
-    let request = cluster.try_unlock(&lock);
+    let request = cluster.unlock_async(&lock);
     assert!(!cluster.held(&lock));
     assert!(matches!(cluster.answers[&request], Answer::Accepted));
     assert!(
-        !cluster.agents[0].try_unlock(cluster.now, lock.token, Request(1000)),
+        !cluster.agents[0].unlock_async(cluster.now, lock.token, Request(1000)),
         "a second release finds no lock"
     );
     cluster.heal();
@@ -50,7 +50,7 @@ fn an_unlock_affects_only_its_own_token() {
     }
 }
 
-/// `unlock` is answered after a quorum has confirmed it; `try_unlock` does not wait.
+/// `unlock` is answered after a quorum has confirmed it; `unlock_async` does not wait.
 #[test]
 fn unlock_waits_for_a_quorum() {
     let mut cluster = Cluster::new(3);
@@ -60,6 +60,18 @@ fn unlock_waits_for_a_quorum() {
     assert!(!cluster.answers.contains_key(&request));
     cluster.heal();
     assert_eq!(cluster.unlocked(request), Some(true));
+}
+
+/// A voter that could not be asked has no vote, so it counts for the quorum that has none.
+#[test]
+fn an_unlock_counts_a_voter_that_was_never_asked() {
+    let mut cluster = Cluster::new(4);
+    cluster.isolate(0);
+    let lock = cluster.locked(3, "x");
+    let request = cluster.unlock(&lock);
+    assert_eq!(cluster.unlocked(request), Some(true));
+    cluster.heal();
+    cluster.assert_empty();
 }
 
 /// One hanging member of three delays no other.
@@ -97,7 +109,7 @@ fn unlocks_are_batched() {
         cluster.batches();
         for (i, lock) in locks.iter().enumerate() {
             let request = Request(10_000 + i as u64);
-            assert!(cluster.agents[0].try_unlock(cluster.now, lock.token, request));
+            assert!(cluster.agents[0].unlock_async(cluster.now, lock.token, request));
             if i % group == group - 1 {
                 // The mailbox is empty, but the answer to the first batch has not arrived.
                 cluster.agents[0].flush(cluster.now);
@@ -125,7 +137,7 @@ fn a_voter_has_one_batch_in_flight() {
     cluster.hold(0, 1);
     let to_one = |(from, send): &&(usize, Send)| *from == 0 && send.to == at(1).into();
     for lock in &locks {
-        cluster.try_unlock(lock);
+        cluster.unlock_async(lock);
         assert_eq!(cluster.wire.iter().filter(to_one).count(), 1);
     }
 }
@@ -137,7 +149,7 @@ fn a_lock_does_not_wait_for_its_own_unlock() {
     for turn in 0..100 {
         let lock = cluster.locked(0, "x");
         let unlock = Request(10_000 + turn);
-        assert!(cluster.agents[0].try_unlock(cluster.now, lock.token, unlock));
+        assert!(cluster.agents[0].unlock_async(cluster.now, lock.token, unlock));
         let names = cluster.name("x").into();
         let request = Request(20_000 + turn);
         cluster.agents[0].lock(cluster.now, request, names, Mode::Write, SECOND);
@@ -153,7 +165,10 @@ fn too_many_pending_unlocks_make_callers_wait() {
     let mut cluster = Cluster::with(3, rules(|rules| rules.pending_unlocks = 5), NEW);
     let locks = cluster.locked_many(0, "x", 20);
     (0..3).for_each(|voter| cluster.hold(0, voter));
-    let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
+    let requests: Vec<Request> = locks
+        .iter()
+        .map(|lock| cluster.unlock_async(lock))
+        .collect();
     let accepted = |cluster: &Cluster| {
         let accepted = |request: &&Request| cluster.answers.contains_key(request);
         requests.iter().filter(accepted).count()
@@ -169,7 +184,10 @@ fn too_many_pending_unlocks_make_callers_wait() {
 
     let locks = cluster.locked_many(0, "x", 20);
     cluster.isolate(0);
-    let requests: Vec<Request> = locks.iter().map(|lock| cluster.try_unlock(lock)).collect();
+    let requests: Vec<Request> = locks
+        .iter()
+        .map(|lock| cluster.unlock_async(lock))
+        .collect();
     cluster.pass(cluster.rules.voter_lease);
     let answered = |request: &Request| cluster.answers.contains_key(request);
     assert!(requests.iter().all(answered));
@@ -184,7 +202,7 @@ fn an_unreachable_member_is_synced_later() {
     cluster.hold(0, 2);
     cluster.pass(SECOND / 2);
     for lock in &released {
-        cluster.try_unlock(lock);
+        cluster.unlock_async(lock);
     }
     // The batch is considered lost only once, so few frames queue up for the member.
     cluster.pass(SECOND * 3 / 2);
@@ -205,7 +223,7 @@ fn an_unreachable_member_is_synced_later() {
     for lock in &kept {
         let has_vote = |held: Held<'_>| held.token == lock.token && held.votes.contains(at(2));
         assert!(cluster.agents[0].locks().any(has_vote));
-        cluster.try_unlock(lock);
+        cluster.unlock_async(lock);
     }
     cluster.assert_empty();
 }
@@ -214,10 +232,10 @@ fn an_unreachable_member_is_synced_later() {
 #[test]
 fn an_unlock_records_no_fence_above_the_mark() {
     let mut cluster = Cluster::with(3, rules(|rules| rules.fence_block = 10), durable(0));
-    cluster.store_pending();
+    cluster.store_first_marks();
     let lock = cluster.locked(0, "x");
     cluster.hold(0, 1);
-    cluster.try_unlock(&lock);
+    cluster.unlock_async(&lock);
     let mut changed = 0;
     for (_, send) in &mut cluster.wire {
         if let Frame::Batch(batch) = &mut send.frame {
@@ -244,11 +262,11 @@ fn an_agent_cannot_bury_itself() {
     let mut cluster = Cluster::new(3);
     let [kept, lock] = ["x", "y"].map(|name| cluster.locked(0, name));
     (0..3).for_each(|voter| cluster.hold(0, voter));
-    cluster.try_unlock(&lock);
+    cluster.unlock_async(&lock);
     for (_, send) in &mut cluster.wire {
         if let Frame::Batch(batch) = &mut send.frame {
             let agent = batch.agent;
-            batch.ops.insert(0, Op::Bury { agent });
+            batch.ops.insert(0, Op::EndAgent { agent });
         }
     }
     cluster.release();

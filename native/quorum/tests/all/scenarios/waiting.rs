@@ -1,7 +1,7 @@
-//! The order of waiting requests, and hints.
+//! The order of waiting requests, and votes that voters give unasked.
 
-use super::cluster::{at, rules, unlocks, Cluster, NEW, SECOND};
-use quorum::agent::{Agent, AgentOutput, AgentSetup, Count, Path, Refusal, Request};
+use super::cluster::{at, rules, Cluster, NEW, SECOND};
+use quorum::agent::{Agent, AgentOutput, AgentSetup, Loss, Refusal, Request};
 use quorum::members::{Member, Members};
 use quorum::message::{Frame, Lifetime, Mode, Name, Names, Op, Send};
 use quorum::protocol_bug::ProtocolBugs;
@@ -9,9 +9,9 @@ use quorum::rules::Rules;
 use quorum::time::Time;
 use std::time::Duration;
 
-/// A hint starts the next request: no time passes between the unlock and the next grant.
+/// A vote that becomes free is given to the next request: no time passes between the unlock and the next grant.
 #[test]
-fn a_hint_starts_the_next_request() {
+fn a_free_vote_is_given_to_the_next_request() {
     let mut cluster = Cluster::new(3);
     let mut lock = cluster.locked(0, "x");
     for turn in 1..20 {
@@ -69,7 +69,6 @@ fn timeouts_are_answered_in_pieces() {
         rules: Rules::default(),
         bugs: ProtocolBugs::NONE,
         lifetime: Lifetime(1),
-        seed: 1,
     };
     let mut agent = Agent::new(setup, Time(0));
     agent.up(Time(0), Member::at(0).unwrap());
@@ -105,31 +104,10 @@ fn timeouts_are_answered_in_pieces() {
     assert_eq!(pieces.iter().sum::<usize>(), REQUESTS, "{pieces:?}");
 }
 
-/// A request with the vote of the sequencer waits for the other votes, while their unlocks are late. Those voters send
-/// hints when they receive them.
-#[test]
-fn the_vote_of_the_sequencer_is_kept() {
-    let mut cluster = Cluster::new(4);
-    let lock = cluster.locked(3, "x");
-    let next = cluster.lock(2, "x", SECOND * 60);
-    cluster.pass(SECOND * 2);
-    (1..4).for_each(|voter| cluster.hold(3, voter));
-    cluster.arrived.clear();
-    cluster.try_unlock(&lock);
-    cluster.pass(SECOND / 4);
-    assert!(!cluster.is_granted(next));
-    let ops = cluster.ops();
-    assert_eq!(unlocks(&ops), 1, "only the unlock of node 3: {ops:?}");
-    let now = cluster.now;
-    cluster.heal();
-    assert_eq!(cluster.now, now);
-    cluster.unlock_last([cluster.granted(next)]);
-}
-
-/// A held lock may lack the vote of the first voter: node 2 got x while it could not reach that voter. When it can,
+/// A held lock may lack the vote of a voter: node 2 got x while it could not reach that voter. When it can,
 /// it gets the vote although other requests wait for it. One more voter may then fail.
 #[test]
-fn a_held_lock_gets_the_missing_first_vote() {
+fn a_held_lock_gets_the_missing_vote() {
     for others in [&[][..], &[1], &[0], &[0, 1]] {
         let mut cluster = Cluster::new(3);
         cluster.cut(2, 0);
@@ -150,32 +128,6 @@ fn a_held_lock_gets_the_missing_first_vote() {
     }
 }
 
-/// Two requests that treat different voters as the first, and have half of the votes each, do not wait for each other
-/// for long.
-#[test]
-fn a_tie_with_different_first_voters_is_broken() {
-    for count in [4, 6] {
-        let mut cluster = Cluster::new(count);
-        let last = count - 1;
-        cluster.cut(last, 0);
-        cluster.cut(0, last);
-        cluster.pass(SECOND * 3);
-        for voter in 1..count {
-            cluster.hold(if voter % 2 == 1 { 1 } else { last }, voter);
-        }
-        let requests = [1, last].map(|node| cluster.lock(node, "x", SECOND * 60));
-        cluster.release();
-        cluster.pass(SECOND / 4);
-        let mut granted = requests.into_iter();
-        let granted = granted.find(|request| cluster.is_granted(*request));
-        cluster.unlock_granted(granted.expect("one request is granted"));
-        cluster.pass(SECOND / 4);
-        assert!(requests.iter().all(|request| cluster.is_granted(*request)));
-        let recalled = |(_, what): &(usize, Count)| *what == Count::RestartedRecalled;
-        assert!(cluster.counted.iter().any(recalled));
-    }
-}
-
 /// Of two requests that wait, the older one is the next at all voters, although the other one arrived earlier.
 #[test]
 fn the_oldest_request_is_the_next() {
@@ -186,7 +138,7 @@ fn the_oldest_request_is_the_next() {
     let older = cluster.lock(1, "x", SECOND * 60);
     let younger = cluster.lock(2, "x", SECOND * 60);
     cluster.heal();
-    cluster.try_unlock(&lock);
+    cluster.unlock_async(&lock);
     assert!(cluster.is_granted(older) && !cluster.is_granted(younger));
     cluster.unlock_granted(older);
     cluster.unlock_granted(younger);
@@ -203,7 +155,7 @@ fn a_waiting_writer_separates_readers() {
     cluster.pass(SECOND * 2);
     let late = cluster.lock(2, "x", SECOND * 60);
     cluster.pass(SECOND * 2);
-    cluster.try_unlock(&writer);
+    cluster.unlock_async(&writer);
     assert!(readers.iter().all(|request| cluster.is_granted(*request)));
     // A later reader waits for the writer.
     let next = cluster.rlock(1, "x", SECOND * 60);
@@ -225,105 +177,36 @@ fn each_reader_has_a_position() {
     cluster.pass(SECOND * 3 / 2);
     cluster.refused(impatient);
     let now = cluster.now;
-    cluster.try_unlock(&writer);
+    cluster.unlock_async(&writer);
     assert_eq!(cluster.now, now);
     cluster.unlock_granted(reader);
     cluster.assert_empty();
 }
 
-/// If a node had to wait the last time, its next request asks the sequencer first. After an uncontended lock, it asks
-/// all voters at once.
-#[test]
-fn a_contended_request_asks_the_sequencer_first() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    let next = cluster.lock(1, "x", SECOND * 60);
-    // The sequencer has queued the wide attempt of node 1.
-    assert_eq!(cluster.counted, [(1, Count::RestartedQueued)]);
-    cluster.try_unlock(&lock);
-    let lock = cluster.granted(next);
-    assert_eq!(lock.path, Path::Ordered);
-    let other = cluster.lock(2, "x", SECOND * 60);
-    let again = cluster.lock(1, "x", SECOND * 60);
-    cluster.pass(Duration::from_millis(100));
-    cluster.arrived.clear();
-    // How many voters node 1 has asked, with and without a queue position.
-    let asked = |cluster: &mut Cluster| {
-        let batches = cluster.batches().into_iter();
-        let ops = batches.filter(|(from, ..)| *from == 1);
-        let ops: Vec<Op> = ops.flat_map(|(_, _, batch)| batch.ops).collect();
-        [true, false].map(|queues| {
-            let asks = |op: &&Op| matches!(op, Op::Lock { wait, .. } if *wait == queues);
-            ops.iter().filter(asks).count()
-        })
-    };
-    cluster.try_unlock(&lock);
-    assert!(cluster.is_granted(other) && !cluster.is_granted(again));
-    assert_eq!(asked(&mut cluster), [1, 0]);
-    cluster.unlock_granted(other);
-    let mut lock = cluster.granted(again);
-    // From here on no other node asks. The first request does not know it: it asks the sequencer, then the others.
-    for expected in [[2, 0], [1, 2]] {
-        let next = cluster.lock(1, "x", SECOND * 60);
-        cluster.pass(Duration::from_millis(100));
-        cluster.arrived.clear();
-        cluster.try_unlock(&lock);
-        assert_eq!(asked(&mut cluster), expected);
-        lock = cluster.granted(next);
-    }
-    cluster.try_unlock(&lock);
-    cluster.assert_empty();
-}
-
-/// Requests for several names wait in the partition of each.
+/// A request for several names has one position.
 #[test]
 fn a_voter_counts_the_requests_that_wait() {
     let mut cluster = Cluster::new(4);
     let locks = ["x", "y"].map(|name| cluster.locked(0, name));
-    assert_eq!(cluster.voters[0].queues(), (0, 0));
+    assert_eq!(cluster.voters[0].queued(), 0);
     let long = SECOND * 60;
     let mut waiting = [1, 2, 3].map(|node| cluster.lock(node, "x", long)).to_vec();
     waiting.push(cluster.lock(1, "y", long));
     waiting.push(cluster.lock_many(2, &["y", "z"], long));
-    assert_eq!(cluster.voters[0].queues(), (5, 3));
+    assert_eq!(cluster.voters[0].queued(), 5);
     let now = cluster.now;
     cluster.agents[3].cancel(now, waiting[2]);
     cluster.run();
-    assert_eq!(cluster.voters[0].queues(), (4, 2));
+    assert_eq!(cluster.voters[0].queued(), 4);
     for lock in &locks {
-        cluster.try_unlock(lock);
+        cluster.unlock_async(lock);
     }
     cluster.pass(SECOND);
     for request in [0, 1, 3, 4] {
         cluster.unlock_granted(waiting[request]);
         cluster.pass(SECOND);
     }
-    assert_eq!(cluster.voters[0].queues(), (0, 0));
-    cluster.assert_empty();
-}
-
-/// Two nodes with one caller each: no request waits behind another of its node. Each knows from its last one that the
-/// name is contended.
-#[test]
-fn a_node_remembers_a_contended_name() {
-    let mut cluster = Cluster::new(3);
-    let mut lock = cluster.locked(0, "x");
-    let mut waits = cluster.lock(1, "x", SECOND * 60);
-    for turn in 0..6 {
-        cluster.arrived.clear();
-        cluster.try_unlock(&lock);
-        lock = cluster.granted(waits);
-        waits = cluster.lock(turn % 2, "x", SECOND * 60);
-        cluster.pass(Duration::from_millis(100));
-        let ops = cluster
-            .batches()
-            .into_iter()
-            .flat_map(|(_, _, batch)| batch.ops);
-        let wide = |op: &Op| matches!(op, Op::Lock { wait: false, .. });
-        assert_eq!(ops.filter(wide).count(), 0, "turn {turn}");
-    }
-    cluster.try_unlock(&lock);
-    cluster.unlock_granted(waits);
+    assert_eq!(cluster.voters[0].queued(), 0);
     cluster.assert_empty();
 }
 
@@ -391,9 +274,9 @@ fn a_writer_that_gives_up_does_not_block_readers() {
     cluster.unlock_last([reader, cluster.granted(late)]);
 }
 
-/// Nor does a writer whose node is dead, once its position expires.
+/// Nor does a writer whose node has not been heard for a while.
 #[test]
-fn the_position_of_a_dead_node_expires() {
+fn the_position_of_a_dead_node_does_not_count() {
     let mut cluster = Cluster::new(3);
     let reader = cluster.rlocked(0, "x");
     cluster.lock(1, "x", SECOND * 60);
@@ -424,7 +307,7 @@ fn a_new_agent_buries_the_earlier_one() {
     cluster.run();
     assert_eq!(cluster.now, now);
     assert_eq!(held.node, 1);
-    let buries = |op: &Op| matches!(op, Op::Bury { .. });
+    let buries = |op: &Op| matches!(op, Op::EndAgent { .. });
     assert!(cluster.ops().iter().any(buries));
     cluster.unlock_last([reader, cluster.granted(late), cluster.granted(next)]);
     // Once at each voter.
@@ -439,7 +322,7 @@ fn a_reader_does_not_wait_for_another_one() {
     cluster.rlock(2, "x", SECOND * 60);
     let next = cluster.rlock(1, "x", SECOND * 60);
     cluster.isolate(2);
-    cluster.try_unlock(&lock);
+    cluster.unlock_async(&lock);
     assert!(cluster.is_granted(next));
 }
 
@@ -451,43 +334,11 @@ fn the_next_holder_is_recalled_soon() {
     let run = [(); 2].map(|()| cluster.lock(1, "x", SECOND * 60));
     let other = cluster.lock(2, "x", SECOND * 60);
     cluster.pass(SECOND * 9);
-    cluster.try_unlock(&lock);
+    cluster.unlock_async(&lock);
     assert!(cluster.is_granted(run[0]));
-    cluster.pass(cluster.rules.keep + cluster.rules.run_time);
+    cluster.pass(cluster.rules.patience + cluster.rules.run_time);
     cluster.unlock_granted(run[0]);
     assert!(!cluster.is_granted(run[1]) && cluster.is_granted(other));
-}
-
-/// If the oldest request does not follow its hint, because its node is dead, the next one is granted soon.
-#[test]
-fn a_dead_request_is_passed_over() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    cluster.lock(2, "x", SECOND * 60);
-    // The clock of node 1 passes that of node 2.
-    cluster.pass(cluster.rules.heartbeat);
-    let next = cluster.lock(1, "x", SECOND * 60);
-    cluster.isolate(2);
-    cluster.try_unlock(&lock);
-    assert!(!cluster.is_granted(next));
-    cluster.pass(cluster.rules.keep);
-    cluster.unlock_granted(next);
-}
-
-/// A lost hint costs less than two seconds: the request asks again.
-#[test]
-fn a_lost_hint_is_repeated() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    let next = cluster.lock(1, "x", SECOND * 60);
-    // The voters' frames to node 1 are lost, those of node 1 are not.
-    (0..3).for_each(|voter| cluster.cut(voter, 1));
-    cluster.try_unlock(&lock);
-    cluster.pass(SECOND / 2);
-    assert!(!cluster.is_granted(next));
-    cluster.heal();
-    cluster.pass(SECOND * 3 / 2);
-    cluster.unlock_last([cluster.granted(next)]);
 }
 
 /// Two requests that split the votes evenly are both granted soon, one after the other.
@@ -516,57 +367,6 @@ fn a_tie_is_broken() {
     }
 }
 
-/// A writer that missed its hints and then asks again waits as before: later readers wait behind it.
-#[test]
-fn a_request_that_asks_again_is_not_passed_over() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    let writer = cluster.lock(1, "x", SECOND * 60);
-    cluster.pass(SECOND * 2);
-    let reader = cluster.rlock(2, "x", SECOND * 60);
-    // From here on, all voters know both.
-    cluster.pass(SECOND * 5 / 4);
-    (0..3).for_each(|voter| cluster.cut(voter, 1));
-    cluster.try_unlock(&lock);
-    cluster.pass(cluster.rules.keep * 2);
-    assert!(cluster.is_granted(reader) && !cluster.is_granted(writer));
-    cluster.heal();
-    cluster.pass(SECOND * 5 / 4);
-    let late = cluster.rlock(0, "x", SECOND * 60);
-    cluster.pass(SECOND / 10);
-    assert!(!cluster.is_granted(late) && !cluster.is_granted(writer));
-    for request in [reader, writer, late] {
-        cluster.unlock_granted(request);
-    }
-    cluster.assert_empty();
-}
-
-/// A name is kept longer for a request of a node with a long round trip.
-#[test]
-fn a_name_is_kept_for_four_round_trips() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    (0..3).for_each(|voter| cluster.hold(1, voter));
-    let far = cluster.lock(1, "x", SECOND * 60);
-    let from_far = |(from, _): &(usize, Send)| *from == 1;
-    while let Some(place) = cluster.wire.iter().position(from_far) {
-        let (from, mut send) = cluster.wire.remove(place).unwrap();
-        if let Frame::Batch(batch) = &mut send.frame {
-            batch.srtt_us = 100_000;
-        }
-        cluster.deliver(from, send);
-        cluster.run();
-    }
-    let near = cluster.lock(2, "x", SECOND * 60);
-    cluster.try_unlock(&lock);
-    cluster.pass(cluster.rules.keep * 2);
-    assert!(!cluster.is_granted(far) && !cluster.is_granted(near));
-    cluster.release();
-    cluster.unlock_granted(far);
-    cluster.unlock_granted(near);
-    cluster.assert_empty();
-}
-
 /// A writer gave up, but no voter received it. When the node is connected again, it lists its requests, and the voters
 /// remove the position at once.
 #[test]
@@ -587,26 +387,8 @@ fn a_sync_removes_the_position_of_a_request_that_gave_up() {
     cluster.unlock_last([reader, cluster.granted(late)]);
 }
 
-/// A dead node delays two unlocks, not each one: its position ends after two hints that it did not follow.
-#[test]
-fn a_position_ends_after_two_missed_hints() {
-    let mut cluster = Cluster::new(3);
-    let mut lock = cluster.locked(0, "x");
-    cluster.lock(2, "x", SECOND * 60);
-    // The clocks of the others pass that of node 2.
-    cluster.pass(cluster.rules.heartbeat);
-    cluster.isolate(2);
-    for (turn, delayed) in [true, true, false].into_iter().enumerate() {
-        let next = cluster.lock([1, 0][turn % 2], "x", SECOND * 60);
-        cluster.try_unlock(&lock);
-        assert_eq!(cluster.is_granted(next), !delayed, "turn {turn}");
-        cluster.pass(cluster.rules.keep);
-        lock = cluster.granted(next);
-    }
-}
-
 /// A sync in several parts does not remove the positions of the parts that follow: while they are on their way, no
-/// younger request gets a hint.
+/// younger request gets a vote.
 #[test]
 fn a_part_of_a_sync_keeps_later_positions() {
     let mut cluster = Cluster::with(3, rules(|rules| rules.batch = 1), NEW);
@@ -622,21 +404,195 @@ fn a_part_of_a_sync_keeps_later_positions() {
     cluster.agents[1].down(now, at(2));
     cluster.agents[1].up(now, at(2));
     cluster.arrived.clear();
-    cluster.try_unlock(&y);
+    cluster.unlock_async(&y);
     let syncs = |(_, send): &&(usize, Send)| match &send.frame {
         Frame::Batch(batch) => batch.ops.iter().any(|op| matches!(op, Op::Sync { .. })),
         _ => false,
     };
     assert_eq!(cluster.arrived.iter().filter(syncs).count(), 1);
-    let hints = |(from, send): &(usize, Send)| match &send.frame {
-        Frame::Notice(notice) => *from == 2 && !notice.hints.is_empty(),
+    let given = |(from, send): &(usize, Send)| match &send.frame {
+        Frame::Notice(notice) => *from == 2 && !notice.given.is_empty(),
         _ => false,
     };
-    assert!(!cluster.arrived.iter().any(hints));
+    assert!(!cluster.arrived.iter().any(given));
     cluster.release();
     cluster.unlock_granted(older);
     cluster.unlock_granted(younger);
     cluster.unlock(&x);
     cluster.unlock_granted(first);
     cluster.assert_empty();
+}
+
+/// If a node dies silently while it waits, its request gets the votes that become free, and nobody uses them. That
+/// costs the others `wait` once, not at each turn, and not a lease.
+#[test]
+fn a_waiter_that_dies_silently_costs_a_short_time_once() {
+    let mut cluster = Cluster::new(3);
+    let mut lock = cluster.locked(0, "x");
+    cluster.lock(2, "x", SECOND * 60);
+    // The clocks of the others pass that of node 2.
+    cluster.pass(cluster.rules.heartbeat);
+    cluster.isolate(2);
+    for (turn, delayed) in [true, false, false].into_iter().enumerate() {
+        let next = cluster.lock([1, 0][turn % 2], "x", SECOND * 60);
+        cluster.unlock_async(&lock);
+        assert_eq!(cluster.is_granted(next), !delayed, "turn {turn}");
+        cluster.pass(cluster.rules.wait);
+        lock = cluster.granted(next);
+    }
+}
+
+/// If the connection to it ends, that costs nothing: its request does not wait any more.
+#[test]
+fn a_disconnected_waiter_costs_nothing() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let dead = cluster.lock(2, "x", SECOND * 60);
+    cluster.pass(cluster.rules.heartbeat);
+    let next = cluster.lock(1, "x", SECOND * 60);
+    cluster.isolate(2);
+    let now = cluster.now;
+    [0, 1]
+        .into_iter()
+        .for_each(|voter| cluster.voters[voter].down(now, at(2).into()));
+    cluster.run();
+    cluster.unlock_async(&lock);
+    cluster.unlock_granted(next);
+    // It asks again when it is back.
+    cluster.heal();
+    [0, 1]
+        .into_iter()
+        .for_each(|voter| cluster.agents[2].down(now, at(voter)));
+    [0, 1]
+        .into_iter()
+        .for_each(|voter| cluster.agents[2].up(now, at(voter)));
+    cluster.run();
+    cluster.unlock_granted(dead);
+    cluster.assert_empty();
+}
+
+/// The notices of votes are lost. The digest in the next answer shows these votes, at most a third of `wait` later.
+#[test]
+fn lost_votes_are_noticed_soon() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", SECOND * 60);
+    (0..3).for_each(|voter| cluster.cut(voter, 1));
+    cluster.unlock_async(&lock);
+    (0..3).for_each(|voter| cluster.mend(voter, 1));
+    assert!(!cluster.is_granted(next));
+    cluster.pass(cluster.rules.wait / 3);
+    cluster.unlock_last([cluster.granted(next)]);
+}
+
+/// A lock that was granted by unasked votes is confirmed by the next batch, and then lasts as any other.
+#[test]
+fn unasked_votes_are_confirmed() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", SECOND * 60);
+    cluster.unlock_async(&lock);
+    let lock = cluster.granted(next);
+    cluster.pass(cluster.rules.voter_lease * 3);
+    assert!(cluster.held(&lock) && cluster.lost.is_empty() && cluster.at_risk.is_empty());
+    cluster.unlock_last([lock]);
+}
+
+/// A node hears the voters, and they do not hear it. A lock that it gets by unasked votes ends before the voters take
+/// them back.
+#[test]
+fn unasked_votes_that_are_not_confirmed_end_first_at_the_agent() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let deaf = cluster.lock(1, "x", SECOND * 60);
+    cluster.pass(cluster.rules.heartbeat);
+    let next = cluster.lock(2, "x", SECOND * 60);
+    [0, 2].into_iter().for_each(|voter| cluster.cut(1, voter));
+    cluster.pass(cluster.rules.wait / 4);
+    cluster.unlock_async(&lock);
+    let lock = cluster.granted(deaf);
+    for _ in 0..100 {
+        cluster.pass(cluster.rules.wait / 40);
+        assert!(!(cluster.held(&lock) && cluster.is_granted(next)));
+    }
+    assert_eq!(cluster.lost, [(lock.token, Loss::Quorum)]);
+    cluster.unlock_granted(next);
+}
+
+/// An agent that was not heard for a while and is heard again waits as before: later readers wait behind its writer.
+#[test]
+fn a_request_of_an_agent_that_is_heard_again_counts() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.rlocked(0, "x");
+    let writer = cluster.lock(1, "x", SECOND * 60);
+    cluster.pass(SECOND);
+    cluster.isolate(1);
+    cluster.pass(cluster.rules.wait);
+    let reader = cluster.rlocked(2, "x");
+    cluster.heal();
+    cluster.pass(cluster.rules.wait);
+    let late = cluster.rlock(2, "x", SECOND * 60);
+    cluster.pass(SECOND / 10);
+    assert!(!cluster.is_granted(late) && !cluster.is_granted(writer));
+    cluster.unlock(&lock);
+    cluster.unlock(&reader);
+    cluster.unlock_granted(writer);
+    cluster.unlock_granted(late);
+    cluster.assert_empty();
+}
+
+/// A try is granted if the name is free, and refused as soon as too few voters are left that may vote for it.
+#[test]
+fn a_try_does_not_wait() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    for node in 0..3 {
+        let refused = cluster.lock(node, "x", Duration::ZERO);
+        assert_eq!(cluster.refused(refused), Refusal::Timeout);
+    }
+    cluster.unlock(&lock);
+    for node in 0..3 {
+        let granted = cluster.lock(node, "x", Duration::ZERO);
+        cluster.unlock_granted(granted);
+    }
+    // An older request that waits goes first.
+    let reader = cluster.rlocked(0, "x");
+    let writer = cluster.lock(1, "x", SECOND * 60);
+    let refused = cluster.rlock(2, "x", Duration::ZERO);
+    assert_eq!(cluster.refused(refused), Refusal::Timeout);
+    cluster.unlock(&reader);
+    cluster.unlock_granted(writer);
+    cluster.assert_empty();
+}
+
+/// Voters that do not answer a try hold it up for a short time.
+#[test]
+fn a_try_waits_for_late_votes() {
+    let mut cluster = Cluster::new(3);
+    (1..3).for_each(|voter| cluster.hold(voter, 0));
+    let late = cluster.lock(0, "x", Duration::ZERO);
+    cluster.pass(Duration::from_millis(99));
+    cluster.release();
+    cluster.unlock_granted(late);
+    cluster.isolate(0);
+    let alone = cluster.lock(0, "x", Duration::ZERO);
+    assert!(!cluster.is_granted(alone));
+    cluster.pass(Duration::from_millis(200));
+    assert_eq!(cluster.refused(alone), Refusal::Timeout);
+    let granted = cluster.lock(1, "x", Duration::ZERO);
+    cluster.unlock_granted(granted);
+    cluster.heal();
+    cluster.assert_empty();
+}
+
+/// A timeout without an end.
+#[test]
+fn a_request_without_a_timeout_waits_for_ever() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", Duration::MAX);
+    cluster.pass(SECOND * 86_400);
+    assert!(!cluster.is_granted(next));
+    cluster.unlock(&lock);
+    cluster.unlock_last([cluster.granted(next)]);
 }

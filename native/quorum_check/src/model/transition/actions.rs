@@ -5,10 +5,10 @@ use super::Transition;
 use crate::model::action::Action;
 use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
-use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
+use crate::model::state::{self, agent_lifetime, votes_of, Flight, Phase, NOW};
 use crate::quarantine;
 use quorum::agent::{Agent, Request};
-use quorum::members::{Member, MemberSet};
+use quorum::members::Member;
 use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token, VoterState};
 use quorum::time::Time;
 use quorum::voter::Voter;
@@ -54,12 +54,18 @@ impl Transition<'_> {
             Action::StartVoter(voter) => self.start_voter(voter),
             Action::CrashAgent(agent) => self.crash_agent(agent),
             Action::Disconnect(agent, voter) => {
-                spend(&mut self.state.left.disconnects, 1);
+                if !self.state.agents[agent].closed.contains(voter) {
+                    spend(&mut self.state.left.disconnects, 1);
+                }
                 self.disconnect(agent, voter);
             }
             Action::Connect(agent, voter) => self.connect(agent, voter),
+            Action::VoterDown(agent, voter) => {
+                spend(&mut self.state.left.downs, 1);
+                self.voter_down(agent, voter);
+            }
             Action::Stored(voter) => self.stored(voter),
-            Action::RegisterStored(voter) => self.register_stored(voter),
+            Action::GuestsStored(voter) => self.guests_stored(voter),
         }
     }
 
@@ -84,14 +90,14 @@ impl Transition<'_> {
             Step::Unlock => self.unlock(agent, client, at, |agent, token, request| {
                 agent.unlock(NOW, token, request)
             }),
-            Step::TryUnlock => self.try_unlock(agent, client, at),
+            Step::UnlockAsync => self.unlock_async(agent, client, at),
             Step::Die => {
                 match phase {
                     Phase::Waits { step } => {
                         self.state.clients[client].phase = Phase::Idle;
                         self.call_agent(agent, |agent| agent.cancel(NOW, request(client, step)));
                     }
-                    Phase::Holds { .. } => self.try_unlock(agent, client, at),
+                    Phase::Holds { .. } => self.unlock_async(agent, client, at),
                     Phase::Idle | Phase::Unlocks { .. } => {}
                 }
                 self.state.clients[client].phase = Phase::Idle;
@@ -108,7 +114,7 @@ impl Transition<'_> {
 
     /// A client that still holds a lock after its last step dies.
     pub fn finish_client(&mut self, client: usize) {
-        self.try_unlock(self.agent_of_client(client), client, AFTER_LAST);
+        self.unlock_async(self.agent_of_client(client), client, AFTER_LAST);
         self.state.clients[client].phase = Phase::Idle;
     }
 
@@ -117,14 +123,17 @@ impl Transition<'_> {
         let (mode, names) = self.setting.request(client, step);
         let names = names.iter().map(|name| Setting::name_of(*name)).collect();
         let names = Names::new(names).expect("names of the setting");
+        if timeout == 0 {
+            self.coverage.count(CoverPoint::Tried);
+        }
         self.call_agent(agent, |agent| {
             agent.lock(NOW, request(client, step), names, mode, units(timeout));
         });
     }
 
-    fn try_unlock(&mut self, agent: usize, client: usize, step: usize) {
+    fn unlock_async(&mut self, agent: usize, client: usize, step: usize) {
         self.unlock(agent, client, step, |agent, token, request| {
-            agent.try_unlock(NOW, token, request)
+            agent.unlock_async(NOW, token, request)
         });
     }
 
@@ -184,13 +193,20 @@ impl Transition<'_> {
         if was_quarantined && after.state() != VoterState::Quarantined && from.member().is_none() {
             self.coverage.count(CoverPoint::GuestSettled);
         }
-        let (had, has) = (votes_of(&before), votes_of(&after));
+        let (mut had, has) = (votes_of(&before), votes_of(&after));
+        if had.iter().any(|vote| !has.contains(vote)) {
+            // A voter that was stalled may first take votes back.
+            let mut before = Voter::clone(&before);
+            before.tick(NOW);
+            let kept = votes_of(&before);
+            had.retain(|vote| kept.contains(vote));
+        }
         for (agent, token) in had.iter().copied() {
             let dropped = !has.contains(&(agent, token));
             let expired = before.expires(agent).is_none_or(|end| end <= NOW);
-            let buried = |op: &Op| *op == Op::Bury { agent };
+            let ended = |op: &Op| *op == Op::EndAgent { agent };
             let own = agent == batch.agent && returns(&batch.ops, token);
-            let returned = own || batch.ops.iter().any(buried);
+            let returned = own || batch.ops.iter().any(ended);
             if dropped && !expired && !returned {
                 let vote = format!("the vote for t{} of {agent:?}", token.0);
                 let text = format!("{me:?} forgot {vote}, which was not returned");
@@ -283,12 +299,12 @@ impl Transition<'_> {
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         voter.storing = None;
-        voter.registering.clear();
+        voter.storing_guests.clear();
         voter.stalled = false;
         if old {
             voter.disk = voter.old_disk;
         } else if self.setting.disk == Disk::None {
-            (voter.disk.mark, voter.disk.register) = (None, MemberSet::EMPTY);
+            (voter.disk.mark, voter.disk.guests) = (None, self.setting.has_guests());
         }
         if voter.disk.mark.is_none() && !self.setting.wall_clocks_stop {
             voter.origin = clock;
@@ -343,10 +359,46 @@ impl Transition<'_> {
     }
 
     /// Frames in flight may still arrive.
-    fn disconnect(&mut self, agent: usize, other: Member) {
-        let connected = &mut self.state.agents[agent].connected;
-        *connected = connected.without(other);
+    pub fn disconnect(&mut self, agent: usize, other: Member) {
+        let seen = &mut self.state.agents[agent];
+        (seen.connected, seen.closed) = (seen.connected.without(other), seen.closed.without(other));
         self.call_agent(agent, |agent| agent.down(NOW, other));
+    }
+
+    /// A voter finds a connection closed. It drops no votes.
+    fn voter_down(&mut self, agent: usize, me: Member) {
+        let seen = &mut self.state.agents[agent];
+        seen.closed = seen.closed.with(me);
+        let node = self.setting.node(seen.member);
+        self.coverage.count(CoverPoint::VoterDown);
+        self.tick_voter(me);
+        let votes = |next: &Self| {
+            next.state.voters[me.place()]
+                .machine
+                .as_ref()
+                .map(|voter| votes_of(voter))
+        };
+        let before = votes(self).unwrap_or_default();
+        self.call_voter(me, |voter| voter.down(NOW, node));
+        let after = votes(self).unwrap_or_default();
+        if before.iter().any(|vote| !after.contains(vote)) {
+            self.violated(
+                "Q7",
+                format!("{me:?} forgot votes when a connection was closed"),
+            );
+        }
+    }
+
+    /// Counts the votes that a voter has dropped since, while the leases of their agents last.
+    pub(super) fn count_taken_back(&self, me: Member, before: &[(Lifetime, Token)]) {
+        let Some(voter) = &self.state.voters[me.place()].machine else {
+            return;
+        };
+        let kept = votes_of(voter);
+        let dropped = before.iter().filter(|vote| !kept.contains(vote));
+        for _ in dropped.filter(|(agent, _)| voter.expires(*agent).is_some()) {
+            self.coverage.count(CoverPoint::TakenBack);
+        }
     }
 
     pub fn stored(&mut self, me: Member) {
@@ -356,17 +408,11 @@ impl Transition<'_> {
         self.call_voter(me, |voter| voter.stored(NOW, fence));
     }
 
-    pub fn register_stored(&mut self, me: Member) {
-        let guest = self.state.voters[me.place()].store_register();
-        if let Some(guest) = guest.map(|guest| self.setting.node(guest)) {
-            self.call_voter(me, |voter| voter.registered(NOW, &[guest]));
+    pub fn guests_stored(&mut self, me: Member) {
+        if self.state.voters[me.place()].store_guests() {
+            self.call_voter(me, |voter| voter.guests_stored(NOW));
         }
     }
-}
-
-fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
-    let votes = voter.votes();
-    votes.map(|(agent, _, token, ..)| (agent, token)).collect()
 }
 
 fn returns(ops: &[Op], token: Token) -> bool {

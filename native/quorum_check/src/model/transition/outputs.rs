@@ -50,10 +50,10 @@ impl Transition<'_> {
         }
     }
 
-    /// Whether it is a guest that the voter's file does not have.
+    /// Whether it is a guest, and the voter's file does not say that there may be any.
     fn is_being_stored(&self, voter: Member, guest: Member) -> bool {
-        let register = self.state.voters[voter.place()].disk.register;
-        self.setting.node(guest).member().is_none() && !register.contains(guest)
+        let stored = self.state.voters[voter.place()].disk.guests;
+        self.setting.node(guest).member().is_none() && !stored
     }
 
     /// Machines with different leases ignore each other.
@@ -93,9 +93,7 @@ impl Transition<'_> {
             AgentOutput::Refused { request, why } => {
                 self.coverage.count(match why {
                     Refusal::Timeout => CoverPoint::TimedOut,
-                    Refusal::NoQuorum | Refusal::Conflicted | Refusal::Limit => {
-                        CoverPoint::NoQuorum
-                    }
+                    Refusal::NoQuorum | Refusal::Misconfigured => CoverPoint::NoQuorum,
                 });
                 let text = format!("refused, {why:?}");
                 self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
@@ -110,7 +108,7 @@ impl Transition<'_> {
                 self.answered(request, &text, unlocks);
             }
             AgentOutput::Accepted { request } => self.answered(request, "accepted", unlocks),
-            AgentOutput::Counted(_) => {}
+            AgentOutput::GaveBack => self.coverage.count(CoverPoint::GaveBack),
             AgentOutput::AtRisk { token } => {
                 self.note(|| format!("{member:?}: t{} is at risk", token.0));
                 self.coverage.count(CoverPoint::AtRisk);
@@ -179,8 +177,7 @@ impl Transition<'_> {
                 };
                 let members = (0..self.setting.members).map(member);
                 let written: MemberSet = members.filter(knows).collect();
-                let quorums = self.setting.groups().quorums(&name.into());
-                if !quorums.met_by(written) {
+                if written.len() < self.setting.list().quorum() {
                     let text = format!("{written:?} know fence {} at its grant", fence.0);
                     self.violated("Q6", text);
                 }
@@ -219,8 +216,9 @@ impl Transition<'_> {
         let count = |point| self.coverage.count(point);
         match frame {
             Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
-                Op::Bury { .. } => count(CoverPoint::Buried),
+                Op::EndAgent { .. } => count(CoverPoint::Ended),
                 Op::Assert { .. } => count(CoverPoint::Asserted),
+                Op::Confirm { .. } => count(CoverPoint::Confirmed),
                 _ => {}
             }),
             Frame::Ack(Ack {
@@ -233,7 +231,6 @@ impl Transition<'_> {
                     count(CoverPoint::Revoked);
                 }
                 replies.iter().for_each(|reply| match reply {
-                    Reply::Confirmed => count(CoverPoint::Confirmed),
                     Reply::Synced { .. } => count(CoverPoint::Synced),
                     Reply::No { reason } => match reason {
                         Reason::Busy => count(CoverPoint::Busy),
@@ -244,7 +241,7 @@ impl Transition<'_> {
                             count(CoverPoint::RefusedGuest);
                         }
                         Reason::Storing => count(CoverPoint::RefusedStoring),
-                        Reason::NotMine | Reason::Limit | Reason::Conflicted => {}
+                        Reason::Misconfigured => {}
                     },
                     Reply::Yes { .. } | Reply::Missing => {}
                 });
@@ -254,9 +251,7 @@ impl Transition<'_> {
                 ..
             }) => count(CoverPoint::Mismatched),
             Frame::Notice(notice) => {
-                if !notice.hints.is_empty() {
-                    count(CoverPoint::Hinted);
-                }
+                notice.given.iter().for_each(|_| count(CoverPoint::Given));
                 if !notice.recalls.is_empty() {
                     count(CoverPoint::Recalled);
                 }

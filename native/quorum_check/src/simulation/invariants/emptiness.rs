@@ -4,7 +4,6 @@ use super::label::Label;
 use super::{probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::voter::Voter;
 
 impl Checker {
     /// Whether all tables are empty, and all requests answered.
@@ -56,18 +55,6 @@ impl Checker {
             let asked = &self.asked[request.0 as usize];
             let text = format!("r{} was never answered: {asked:?}", request.0);
             self.violated(Label::Answers, || text);
-        }
-    }
-
-    /// When all leases of agents that are dead must have ended.
-    pub fn check_registers(&mut self, nodes: &[Node]) {
-        for (place, node) in nodes.iter().enumerate() {
-            let known = node.voter.iter().flat_map(Voter::register);
-            let mut known = known.map(|guest| node.place_of(guest));
-            if let Some(gone) = known.find(|guest| nodes[*guest].gone) {
-                let text = || format!("n{place} has n{gone} in its register, which has left");
-                self.violated(Label::Q9, text);
-            }
         }
     }
 }

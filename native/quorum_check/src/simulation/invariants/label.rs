@@ -49,11 +49,11 @@ labels! {
     PR6,
     /// A guest has no vote at a voter whose state file does not have the guest.
     V7,
-    /// A voter has no more votes and positions of a guest than its rules allow, and knows no more guests.
-    Limits,
     /// The votes of a voter, and those that agents count there, do not conflict.
     Votes,
-    /// An agent has at most one unanswered batch to each voter, and it accepts each `try_unlock` (ADR 15 of AtlasDB).
+    /// A voter takes a vote that it gave unasked back only if it has not heard its agent for `wait`.
+    Given,
+    /// An agent has at most one unanswered batch to each voter, and it accepts each `unlock_async` (ADR 15 of AtlasDB).
     Batches,
     /// Each request is answered once, in time, and with an answer of its kind.
     Answers,

@@ -107,7 +107,8 @@ impl Checker {
     /// Q6, by what voters have answered and by what they know.
     fn check_written(&mut self, lock: &Lock, nodes: &[Node], real: Real) {
         let ((node, lifetime, token), attempt, fence) = (lock.id, lock.attempt, lock.fence);
-        let Some((agent, _)) = agent(nodes, node, real).filter(|_| lock.mode == Mode::Write) else {
+        let Some((agent, now)) = agent(nodes, node, real).filter(|_| lock.mode == Mode::Write)
+        else {
             return;
         };
         let answers = self.answers.get(&(lifetime, attempt));
@@ -131,7 +132,7 @@ impl Checker {
             for place in places(lock.names) {
                 let name = &self.names[place];
                 let known = machine.fence(name);
-                if known < fence && self.groups.serves(machine.member(), name) {
+                if known < fence {
                     let text = || {
                         let (known, fence) = (known.0, fence.0);
                         format!("n{voter} knows fence {known} of name {place} and answered {fence}")
@@ -140,7 +141,11 @@ impl Checker {
                 }
             }
         }
-        if !self.quorums(lock.names).met_by(written) {
+        // A lock that is passed on may have lost some of them since.
+        if token == attempt {
+            written = written.and(probe::counted(agent, attempt, now));
+        }
+        if !self.is_quorum(written) {
             let text = || {
                 let (attempt, fence) = (attempt.0, fence.0);
                 format!("t{attempt} has fence {fence}, which {written:?} recorded")
@@ -234,7 +239,7 @@ impl Checker {
         let status = nodes[node].agent.iter().flat_map(|agent| agent.status());
         let reached = status.filter(|status| status.connected && status.session.is_some());
         let reached = reached.map(|status| status.member).collect();
-        if !self.quorums(1 << place).met_by(reached) {
+        if !self.is_quorum(reached) {
             return;
         }
         let locks = self.locks.iter_mut();
@@ -297,7 +302,7 @@ impl Checker {
         let heard = heard
             .filter_map(|((_, voter), _)| Member::at(*voter))
             .collect();
-        if !self.quorums(self.locks[place].names).met_by(heard) {
+        if !self.is_quorum(heard) {
             let text = || {
                 let token = token.0;
                 format!("n{node} t{token} is held, and no quorum answered for a lease")

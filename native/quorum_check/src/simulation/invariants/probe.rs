@@ -13,6 +13,7 @@ pub(super) struct Vote {
     pub(super) token: Token,
     pub(super) mode: Mode,
     pub(super) names: Names,
+    pub(super) is_provisional: bool,
 }
 
 /// The session that the agent believes to have with the voter.
@@ -20,13 +21,11 @@ pub(super) fn session(agent: &Agent, voter: usize) -> Option<Session> {
     agent.status().nth(voter).and_then(|status| status.session)
 }
 
-/// The voters whose votes count for the lock.
-pub(super) fn counted(agent: &Agent, token: Token, now: Time) -> MemberSet {
-    let lock = agent.locks().find(|lock| lock.token == token);
-    let lease = agent.lease();
-    let votes = lock.map(|lock| lock.votes).unwrap_or_default();
-    let counts = |member: &Member| lease.valid(*member) > now;
-    votes.iter().filter(counts).collect()
+/// The voters whose votes count for an attempt.
+pub(super) fn counted(agent: &Agent, attempt: Token, now: Time) -> MemberSet {
+    let members = agent.status().map(|status| status.member);
+    let counts = |member: &Member| agent.counting(*member, now).any(|vote| vote.0 == attempt);
+    members.filter(counts).collect()
 }
 
 /// The lease under which the voter keeps the vote.
@@ -45,6 +44,7 @@ pub(super) fn votes(voter: &Voter) -> Vec<Vote> {
             token,
             mode,
             names: names.clone(),
+            is_provisional: voter.is_provisional(lease, token),
         })
         .collect()
 }

@@ -22,7 +22,7 @@ pub enum Question {
         token: Token,
     },
     /// Answered at once.
-    TryUnlock {
+    UnlockAsync {
         token: Token,
     },
 }
@@ -101,6 +101,17 @@ pub(super) struct Answers {
     pub(super) granted: bool,
     /// For each voter: its lifetime, and the highest fence that it has recorded.
     pub(super) fences: BTreeMap<usize, (u64, Fence)>,
+}
+
+impl Answers {
+    /// A voter of this lifetime has recorded a fence.
+    pub(super) fn recorded(&mut self, voter: usize, lifetime: u64, fence: Fence) {
+        let known = self.fences.entry(voter).or_insert((lifetime, fence));
+        *known = match known.0 == lifetime {
+            true => (lifetime, known.1.max(fence)),
+            false => (lifetime, fence),
+        };
+    }
 }
 
 /// The last batch from an agent to a voter.

@@ -2,7 +2,7 @@
 
 use super::label::Label;
 use super::records::{Asked, Question};
-use super::{places, Checker};
+use super::Checker;
 use crate::simulation::clock::{Real, MILLISECOND, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Refusal, Request};
@@ -19,6 +19,9 @@ impl Checker {
         let request = Request(self.asked.len() as u64);
         if let Question::Lock { names, .. } = asked.question {
             self.summary.count("locks requested");
+            if asked.timeout.is_zero() {
+                self.summary.count("tries");
+            }
             let contended = self.contend(names, real);
             asked.contended = contended || !self.is_ready(nodes, asked.node, real);
         }
@@ -40,7 +43,7 @@ impl Checker {
     fn contend(&mut self, names: u32, real: Real) -> bool {
         let locks = |asked: &Asked| match asked.question {
             Question::Lock { names: others, .. } => others & names != 0,
-            Question::Unlock { .. } | Question::TryUnlock { .. } => false,
+            Question::Unlock { .. } | Question::UnlockAsync { .. } => false,
         };
         let held = self.locks.iter().any(|lock| lock.names & names != 0);
         let recent = |at: Real| at > real - 3 * SECOND;
@@ -83,10 +86,8 @@ impl Checker {
     /// Without a quorum of connected members, a request must be refused in its call.
     pub fn answered_at_once(&mut self, request: Request, connected: MemberSet) {
         let asked = &self.asked[request.0 as usize];
-        let Question::Lock { names, .. } = asked.question else {
-            return;
-        };
-        if !asked.answered && !self.quorums(names).met_by(connected) {
+        let is_lock = matches!(asked.question, Question::Lock { .. });
+        if is_lock && !asked.answered && !self.is_quorum(connected) {
             let text = || format!("r{} was not refused, with {connected:?}", request.0);
             self.violated(Label::Answers, text);
         }
@@ -101,32 +102,26 @@ impl Checker {
         real: Real,
     ) -> Option<usize> {
         let asked = self.close(request, nodes)?;
-        let Question::Lock { names, .. } = asked.question else {
+        if !matches!(asked.question, Question::Lock { .. }) {
             let text = || format!("r{} was refused and is no lock request", request.0);
             self.violated(Label::Answers, text);
             return None;
-        };
+        }
         let node = &nodes[asked.node];
         match why {
             Refusal::NoQuorum => {
                 self.summary.count("locks refused: no quorum");
                 let connected = node.connected;
-                if self.quorums(names).met_by(connected) {
+                if self.is_quorum(connected) {
                     let text = || format!("r{}: no quorum, with {connected:?}", request.0);
                     self.violated(Label::Answers, text);
                 }
             }
-            Refusal::Limit => {
-                self.summary.count("locks refused: limit");
-                if !(self.has_limits && self.is_guest(asked.node)) {
-                    let text = || format!("r{}: no limit is reached", request.0);
-                    self.violated(Label::Answers, text);
-                }
-            }
-            Refusal::Conflicted => {
-                let text = || format!("r{}: no lists conflict", request.0);
+            Refusal::Misconfigured => {
+                let text = || format!("r{}: all lists are the same", request.0);
                 self.violated(Label::Answers, text);
             }
+            Refusal::Timeout if asked.timeout.is_zero() => self.summary.count("tries refused"),
             Refusal::Timeout => {
                 self.summary.count("locks refused: timeout");
                 if node.agent_host.now(real) < asked.now + asked.timeout {
@@ -175,15 +170,10 @@ impl Checker {
         if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
             let attempt = self.attempt_of(asked.lifetime, token);
             let keep = self.voters_that_keep(nodes, asked.lifetime, attempt);
-            let kept = keep.iter().fold(0, |all, (_, names)| all | names);
-            for place in places(kept) {
-                let of = |(_, names): &&(Member, u32)| names & 1 << place != 0;
-                let keep: MemberSet = keep.iter().filter(of).map(|(voter, _)| *voter).collect();
-                let free = self.groups.group(&self.names[place]).minus(keep);
-                if !self.quorums(1 << place).met_by(free) {
-                    let text = || format!("{keep:?} keep the vote for t{}", token.0);
-                    self.violated(Label::Confirmed, text);
-                }
+            let free = self.list.iter().collect::<MemberSet>().minus(keep);
+            if !self.is_quorum(free) {
+                let text = || format!("{keep:?} keep the vote for t{}", token.0);
+                self.violated(Label::Confirmed, text);
             }
         }
         Some(asked.client)
@@ -193,20 +183,20 @@ impl Checker {
         let Some(asked) = self.close(request, nodes) else {
             return;
         };
-        if !matches!(asked.question, Question::TryUnlock { .. }) {
-            let text = || format!("r{} was accepted and is no try_unlock", request.0);
+        if !matches!(asked.question, Question::UnlockAsync { .. }) {
+            let text = || format!("r{} was accepted and is no unlock_async", request.0);
             self.violated(Label::Answers, text);
         }
-        self.summary.count("try_unlocks accepted");
+        self.summary.count("asynchronous unlocks accepted");
         if real > asked.real {
-            self.summary.count("try_unlocks that had to wait");
+            self.summary.count("asynchronous unlocks that had to wait");
         }
     }
 
     /// An agent returned from an unlock: whether it `known` the lock, and whether its client `held` it.
     pub fn was_known(&mut self, request: Request, known: bool, held: bool) {
         let asked = &mut self.asked[request.0 as usize];
-        let (Question::Unlock { token } | Question::TryUnlock { token }) = asked.question else {
+        let (Question::Unlock { token } | Question::UnlockAsync { token }) = asked.question else {
             unreachable!("only an unlock is known or not");
         };
         let id = (asked.node, asked.lifetime, token);
@@ -234,9 +224,12 @@ impl Checker {
             let asked = &self.asked[request.0 as usize];
             let question = asked.question;
             let (most, label) = match question {
+                Question::Lock { .. } if asked.timeout.is_zero() => {
+                    (self.rules.attempt, Label::Answers)
+                }
                 Question::Lock { .. } => (asked.timeout, Label::Answers),
                 Question::Unlock { .. } => (self.rules.voter_lease, Label::Answers),
-                Question::TryUnlock { .. } => (self.rules.voter_lease, Label::Batches),
+                Question::UnlockAsync { .. } => (self.rules.voter_lease, Label::Batches),
             };
             if asked.node == node && now > asked.now + most + GRACE {
                 let text = || format!("r{} ({question:?}) was not answered in time", request.0);

@@ -6,7 +6,7 @@ use super::{agent, conflict, probe, Checker};
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
-use quorum::members::Member;
+use quorum::members::{Member, MemberSet};
 use quorum::message::{Batch, Lifetime, Mode, Op, Token};
 use quorum::voter::Voter;
 
@@ -24,37 +24,57 @@ impl Checker {
             self.violated(Label::Q14, text);
         }
         self.check_guests(node, nodes);
+        self.check_given(node, nodes, real);
         self.watch_empty(nodes, real);
     }
 
-    /// V7, if the voter has a disk, and the limits.
+    /// V7, if the voter has a disk.
     fn check_guests(&mut self, node: usize, nodes: &[Node]) {
         let seen = &nodes[node];
         let Some(voter) = &seen.voter else {
             return;
         };
-        let rules = self.rules;
-        let is_stored = |guest| {
-            let disk = seen.disk.as_ref();
-            disk.is_none_or(|disk| disk.register.contains(&guest))
-        };
-        for (guest, votes, positions, _) in voter.agents() {
-            if guest.client_number().is_none() {
+        let is_stored = seen.disk.as_ref().is_none_or(|disk| disk.guests);
+        let mut agents = voter.agents();
+        let has_votes = agents.any(|(node, votes, ..)| node.client_number().is_some() && votes > 0);
+        if has_votes && !is_stored {
+            let text = || format!("n{node} keeps votes for a guest, and its file has none");
+            self.violated(Label::V7, text);
+        }
+    }
+
+    /// Votes that were given unasked stay until the voter has not heard their agent for `wait`, or its lease is over.
+    fn check_given(&mut self, node: usize, nodes: &[Node], real: Real) {
+        let of_voter = (node, Lifetime(0), Token(0))..(node + 1, Lifetime(0), Token(0));
+        let given = self.given.range(of_voter);
+        let given: Vec<_> = given.map(|(id, lease)| (*id, *lease)).collect();
+        for (id, (lease, since)) in given {
+            let (_, agent, token) = id;
+            let Some(voter) = nodes[node].voter.as_ref() else {
+                continue;
+            };
+            if probe::keeps(voter, agent, token).is_some() {
+                self.given.insert(id, (lease, voter.last_heard(agent)));
                 continue;
             }
-            let guest = seen.place_of(guest);
-            if votes > 0 && !is_stored(guest) {
-                let text = || format!("n{node} keeps votes for n{guest}, not in its file");
-                self.violated(Label::V7, text);
+            self.given.remove(&id);
+            if voter
+                .session(agent)
+                .is_none_or(|session| session.generation != lease)
+            {
+                continue;
             }
-            if votes > rules.client_votes || positions > rules.client_positions {
-                let text = || format!("n{guest} has {votes} votes and {positions} positions");
-                self.violated(Label::Limits, text);
+            self.summary.count("provisional votes taken back");
+            let now = nodes[node].voter_host.now(real);
+            if since.is_none_or(|since| now < since + self.rules.wait) {
+                let text = || {
+                    format!(
+                        "n{node} took its vote for t{} of a{} back",
+                        token.0, agent.0
+                    )
+                };
+                self.violated(Label::Given, text);
             }
-        }
-        if voter.register().count() > rules.clients {
-            let text = || format!("n{node} knows too many guests");
-            self.violated(Label::Limits, text);
         }
     }
 
@@ -73,7 +93,7 @@ impl Checker {
             return;
         };
         let me = nodes[node].agent_host.lifetime();
-        let counted = probe::counted(agent, token, now);
+        let counted = probe::counted(agent, attempt, now);
         for voter in counted.iter().map(|member| member.place()) {
             if only.is_some_and(|only| only != voter) {
                 continue;
@@ -83,9 +103,14 @@ impl Checker {
             };
             let violation = match probe::session(agent, voter) {
                 None => Some((Label::Q3, "without a session")),
-                Some(session) if session.voter != nodes[voter].voter_host.lifetime() => machine
-                    .is_voting()
-                    .then_some((Label::Q3, "of its earlier lifetime")),
+                Some(session)
+                    if session.voter != nodes[voter].voter_host.lifetime()
+                        || !agent.has_settled(World::member(voter)) =>
+                {
+                    // It may have voted since it executed the batch that settles.
+                    let kept = probe::keeps(machine, me, attempt) == Some(session.generation);
+                    (machine.is_voting() && !kept).then_some((Label::Q3, "of its earlier lifetime"))
+                }
                 Some(session) if machine.session(me) != Some(session) => {
                     Some((Label::Q2, "after the end of its lease"))
                 }
@@ -125,20 +150,15 @@ impl Checker {
             .map(|((_, _, token), attempt)| (token, attempt))
     }
 
-    /// The voters that keep a vote, and for which names.
     pub(super) fn voters_that_keep(
         &self,
         nodes: &[Node],
         lifetime: u64,
         token: Token,
-    ) -> Vec<(Member, u32)> {
-        let id = (Lifetime(lifetime), token);
+    ) -> MemberSet {
         let kept = |(place, node): (usize, &Node)| {
-            let votes = probe::votes(node.voter.as_ref()?);
-            let vote = votes
-                .into_iter()
-                .find(|vote| (vote.agent, vote.token) == id)?;
-            Some((Member::at(place)?, self.bits_of(&vote.names)))
+            probe::keeps(node.voter.as_ref()?, Lifetime(lifetime), token)?;
+            Member::at(place)
         };
         nodes.iter().enumerate().filter_map(kept).collect()
     }
@@ -158,12 +178,14 @@ impl Checker {
             let session = voter.session(before.agent);
             let expired = session.is_none_or(|now| now.generation != before.lease);
             let own = before.agent == batch.agent;
-            let buried = Op::Bury {
+            let ended = Op::EndAgent {
                 agent: before.agent,
             };
             let returned = own && batch.ops.iter().any(|op| returns(op, before.token));
-            let returned = returned || batch.ops.contains(&buried);
-            if !votes.iter().any(same) && !expired && !returned {
+            let returned = returned || batch.ops.contains(&ended);
+            // Its agent has become quiet.
+            let taken_back = before.is_provisional;
+            if !(votes.iter().any(same) || expired || returned || taken_back) {
                 let text = || {
                     let (token, agent) = (before.token.0, before.agent.0);
                     format!("n{node} dropped the vote for t{token} of a{agent} at {batch:?}")
@@ -234,9 +256,9 @@ impl Checker {
         let Some((agent, now)) = agent(nodes, node, real) else {
             return Vec::new();
         };
-        let (me, served) = (nodes[node].agent_host.lifetime(), self.served[voter]);
+        let me = nodes[node].agent_host.lifetime();
         let counted = agent.counting(World::member(voter), now);
-        let counted = counted.map(|(names, mode)| (me, self.bits_of(names) & served, mode));
+        let counted = counted.map(|(_, names, mode)| (me, self.bits_of(names), mode));
         counted.collect()
     }
 }

@@ -6,7 +6,9 @@ use super::{probe, Checker};
 use crate::quarantine;
 use crate::simulation::clock::Real;
 use crate::simulation::node::Node;
-use quorum::message::{Ack, Batch, Floor, Frame, Known, Op, Reason, Reply, Verdict, VoterState};
+use quorum::message::{
+    Ack, Batch, Floor, Frame, Known, Notice, Op, Reason, Reply, Verdict, VoterState,
+};
 
 impl Checker {
     pub fn agent_sends(
@@ -58,10 +60,10 @@ impl Checker {
                 &[]
             }
             Op::Settled | Op::Revoke { .. } => &[],
-            Op::Bury { .. } => {
-                self.summary.count("dead agents buried");
+            Op::EndAgent { .. } => {
+                self.summary.count("dead agents ended");
                 if self.is_guest(node) {
-                    self.summary.count("dead agents of guests buried");
+                    self.summary.count("dead agents of guests ended");
                 }
                 &[]
             }
@@ -126,6 +128,11 @@ impl Checker {
         let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
             return;
         };
+        if batch.session == voter.session(batch.agent) {
+            for op in &batch.ops {
+                self.named(node, batch, op);
+            }
+        }
         let votes = match batch.ops.is_empty() {
             true => Vec::new(),
             false => probe::votes(voter),
@@ -142,13 +149,33 @@ impl Checker {
         });
     }
 
+    /// A vote that a batch names is like any other, if the voter executes the batch.
+    fn named(&mut self, node: usize, batch: &Batch, op: &Op) {
+        let tokens = match op {
+            Op::Lock { token, .. }
+            | Op::Confirm { token, .. }
+            | Op::Assert { token, .. }
+            | Op::Unlock { token, .. } => std::slice::from_ref(token),
+            Op::Sync { from, to, live } => {
+                let id = |token| (node, batch.agent, token);
+                self.given
+                    .retain(|given, _| !(id(*from)..id(*to.max(from))).contains(given));
+                live
+            }
+            Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. } => &[],
+        };
+        for token in tokens {
+            self.given.remove(&(node, batch.agent, *token));
+        }
+    }
+
     pub fn voter_sends(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
         match frame {
             Frame::Ack(ack) => self.voter_answers(node, ack, nodes),
             Frame::Notice(notice) => {
-                self.summary.add("hints", notice.hints.len() as u64);
                 self.summary.add("recalls", notice.recalls.len() as u64);
                 self.summary.count("notices");
+                self.voter_gives(node, notice, nodes);
             }
             Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
             Frame::Floor(Floor::Answer { known, .. }) => self.summary.count(match known {
@@ -160,6 +187,41 @@ impl Checker {
                 let text = || format!("the voter of n{node} sends {frame:?}");
                 self.violated(Label::Wire, text);
             }
+        }
+    }
+
+    /// A vote that is given unasked counts as an answer. The voter votes, and keeps it.
+    fn voter_gives(&mut self, node: usize, notice: &Notice, nodes: &[Node]) {
+        let Some(voter) = nodes[node]
+            .voter
+            .as_ref()
+            .filter(|_| !notice.given.is_empty())
+        else {
+            return;
+        };
+        if !voter.is_voting() {
+            self.violated(Label::Q4, || {
+                format!("n{node} gives votes and does not vote")
+            });
+        }
+        let votes = probe::votes(voter);
+        for given in &notice.given {
+            self.summary.count("votes given unasked");
+            let id = (notice.generation, given.token);
+            let Some(vote) = votes.iter().find(|vote| (vote.lease, vote.token) == id) else {
+                let text = || {
+                    format!(
+                        "n{node} gives t{} a vote that it does not keep",
+                        given.token.0
+                    )
+                };
+                self.violated(Label::Wire, text);
+                continue;
+            };
+            let kept = (vote.lease, voter.last_heard(vote.agent));
+            self.given.insert((node, vote.agent, vote.token), kept);
+            let answers = self.answers.entry((vote.agent.0, vote.token)).or_default();
+            answers.recorded(node, nodes[node].voter_host.lifetime, given.fence);
         }
     }
 
@@ -189,7 +251,7 @@ impl Checker {
         let answered = |op: &&Op| {
             !matches!(
                 op,
-                Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::Bury { .. }
+                Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. }
             )
         };
         let ops: Vec<&Op> = received.batch.ops.iter().filter(answered).collect();
@@ -235,18 +297,18 @@ impl Checker {
                     asserted.push(*token);
                     Some((*token, *fence))
                 }
-                (Op::Confirm { token, fence }, Reply::Confirmed) => {
-                    self.summary.count("fences confirmed");
+                (Op::Confirm { token, fence: sent }, Reply::Yes { fence }) => {
+                    self.summary.count(match fence < sent {
+                        true => refusal(Reason::Storing),
+                        false => "fences confirmed",
+                    });
                     Some((*token, *fence))
                 }
-                (
-                    Op::Lock { .. } | Op::Assert { .. } | Op::Confirm { .. },
-                    Reply::No { reason },
-                ) => {
+                (Op::Lock { .. } | Op::Assert { .. }, Reply::No { reason }) => {
                     self.summary.count(refusal(*reason));
                     let disk = nodes[node].disk.as_ref();
                     let is_guest = self.is_guest(received.from);
-                    let is_stored = disk.is_none_or(|disk| disk.register.contains(&received.from));
+                    let is_stored = disk.is_none_or(|disk| disk.guests);
                     if is_guest && !is_stored && *reason == Reason::Storing {
                         self.summary.count("votes refused: guest not stored");
                     }
@@ -263,11 +325,7 @@ impl Checker {
             };
             if let Some((token, fence)) = recorded {
                 let answers = self.answers.entry((agent.0, token)).or_default();
-                let known = answers.fences.entry(node).or_insert((lifetime, fence));
-                *known = match known.0 == lifetime {
-                    true => (lifetime, known.1.max(fence)),
-                    false => (lifetime, fence),
-                };
+                answers.recorded(node, lifetime, fence);
             }
         }
     }
@@ -280,8 +338,6 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::Quarantine => "votes refused: quarantine",
         Reason::Learning => "votes refused: learning",
         Reason::Storing => "votes refused: storing",
-        Reason::NotMine => "votes refused: not a voter of the name",
-        Reason::Limit => "votes refused: limit",
-        Reason::Conflicted => "votes refused: conflicting lists",
+        Reason::Misconfigured => "votes refused: different lists",
     }
 }

@@ -1,4 +1,5 @@
-//! The agent's state for one voter, and the operations it still has to send to it.
+//! The agent's side of one voter: the session, the batch that is not answered, and the operations that wait for the
+//! next one.
 //!
 //! A voter has at most one unanswered batch. Operations that are added in the meantime are queued and go with the
 //! next batch. Batches thus grow with the load, and an operation never overtakes an earlier one. A batch without an
@@ -6,10 +7,11 @@
 //! discards all queued operations for the voter and sends it the live tokens instead, range by range
 //! ([`Repair::Sync`]). A voter that hangs therefore uses no memory at the agent.
 
-use super::round_trips::RoundTrips;
 use crate::message::{Lifetime, Op, Session, Token, VoterState};
+use crate::rules::Rules;
 use crate::time::Time;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// A sent operation that has a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +26,6 @@ pub(super) enum Sent {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub(super) seq: u64,
-    /// When its answer is late: see `sequencer.rs`. `None` from then on.
-    pub(super) late_at: Option<Time>,
     /// When the batch is considered lost.
     pub(super) until: Time,
     pub(super) sent: Vec<Sent>,
@@ -35,6 +35,8 @@ pub(super) struct Flight {
     pub(super) repair: Repair,
     /// Whether this batch tells the voter that all locks that continue a vote are asserted.
     pub(super) settles: bool,
+    /// The votes that the voter has given since it executed this batch: their notice has overtaken the answer.
+    pub(super) given: BTreeSet<Token>,
 }
 
 /// What the voter must receive before both sides have the same state again, and from which token on.
@@ -48,7 +50,7 @@ pub(super) enum Repair {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Peer {
+pub(super) struct Link {
     pub(super) connected: bool,
     /// Whether its last batch was answered in time.
     pub(super) answers: bool,
@@ -57,71 +59,73 @@ pub(super) struct Peer {
     pub(super) session: Option<Session>,
     /// Whether it votes, as it said last.
     pub(super) state: VoterState,
-    pub(super) round_trips: RoundTrips,
-    /// Until when it is asked last: see `sequencer.rs`.
-    pub(super) faulty_until: Time,
-    /// The most operations of its next batch.
-    pub(super) credit: u16,
-    /// Earlier agents of this node that have a lease there. Each batch of the session buries them until one is
-    /// answered.
-    pub(super) dead_agents: Vec<Lifetime>,
-    /// Whether it knows all locks that continue a vote.
+    /// From its last batch to the answer.
+    pub(super) round_trip: Option<Duration>,
+    /// Earlier agents of this node that have a lease there. Each batch of the session ends them until one is answered.
+    pub(super) earlier_agents: Vec<Lifetime>,
+    /// Whether it knows all locks that continue a vote. Until then, its answers do not extend its lease.
     pub(super) settled: bool,
     /// Whether it may have votes, asserted in this session before it settled, for locks that were released since.
     /// Their answer was lost, and with it their unlocks.
-    pub(super) doubtful: bool,
-    pub(super) seq: u64,
+    pub(super) unchecked: bool,
+    /// The number of the last batch, and when it was sent.
+    pub(super) last: (u64, Time),
+    /// The same of the last answered batch.
+    answered: (u64, Time),
     pub(super) flight: Option<Flight>,
     pub(super) repair: Repair,
-    /// When the next heartbeat is due.
+    /// When the next batch is due: a heartbeat, or one that confirms votes.
     pub(super) next_batch: Time,
     /// Not before this time it is asked again for votes that it did not give.
     pub(super) next_assert: Time,
-    /// It is sent nothing before this time, while locks are lost without its earlier votes.
-    pub(super) held_back: Option<Time>,
     /// Before this time its digest is not compared again.
     pub(super) compare: Time,
     /// The last unlock that it has executed.
     pub(super) unlocked: u64,
+    /// The votes that the next batches confirm.
+    pub(super) confirms: BTreeSet<Token>,
     /// Operations to send, each with the number of unlocks issued when it was queued.
     outbox: VecDeque<(Op, u64)>,
 }
 
-impl Peer {
-    pub(super) fn new(now: Time) -> Peer {
-        Peer {
+impl Link {
+    pub(super) fn new(now: Time) -> Link {
+        Link {
             connected: false,
             answers: false,
             silent: false,
             session: None,
             state: VoterState::Quarantined,
-            round_trips: RoundTrips::default(),
-            faulty_until: Time::NEVER,
-            credit: 0,
-            dead_agents: Vec::new(),
+            round_trip: None,
+            earlier_agents: Vec::new(),
             settled: false,
-            doubtful: false,
-            seq: 0,
+            unchecked: false,
+            last: (0, now),
+            answered: (0, now),
             flight: None,
             repair: Repair::None,
             next_batch: now,
             next_assert: now,
-            held_back: None,
             compare: now,
             unlocked: 0,
+            confirms: BTreeSet::new(),
             outbox: VecDeque::new(),
         }
     }
 
     /// Whether it answers.
     pub(super) fn ready(&self) -> bool {
-        self.connected && self.answers && self.session.is_some()
+        self.is_open() && self.answers
     }
 
-    /// Queues `op`. Discards it if the voter is disconnected or has no session: it receives its full state later
-    /// anyway.
+    /// Whether operations can be queued for it. It receives its full state later otherwise.
+    pub(super) fn is_open(&self) -> bool {
+        self.connected && self.session.is_some()
+    }
+
+    /// Queues `op`, unless the link is not open.
     pub(super) fn push(&mut self, op: Op, issued: u64) {
-        if self.connected && self.session.is_some() {
+        if self.is_open() {
             self.outbox.push_back((op, issued));
         }
     }
@@ -157,7 +161,7 @@ impl Peer {
     /// The last unlock such that it has executed this one and all earlier ones, of those that it was sent.
     pub(super) fn executed(&self, issued: u64) -> u64 {
         let waits = self.flight.is_some() || self.has_ops() || self.repair != Repair::None;
-        match self.ready() && self.settled && !self.doubtful && !waits {
+        match self.ready() && self.settled && !self.unchecked && !waits {
             true => issued,
             false => self.unlocked,
         }
@@ -167,13 +171,63 @@ impl Peer {
         !self.outbox.is_empty()
     }
 
+    /// When the batch of this number was sent, if it is the last one, or the last one that was answered.
+    pub(super) fn sent_at(&self, seq: u64) -> Option<Time> {
+        let known = [self.last, self.answered]
+            .into_iter()
+            .find(|(number, _)| *number == seq);
+        known.map(|(_, sent)| sent)
+    }
+
+    /// The voter has given a vote after the batch of this number, and before the next one.
+    pub(super) fn given_after(&mut self, seq: u64, token: Token) {
+        if let Some(flight) = self.flight.as_mut().filter(|flight| flight.seq == seq) {
+            flight.given.insert(token);
+        }
+    }
+
+    /// Confirms a vote, with a batch that is sent at `at` or earlier.
+    pub(super) fn confirm(&mut self, token: Token, at: Time) {
+        self.confirms.insert(token);
+        self.next_batch = self.next_batch.min(at);
+    }
+
+    /// Confirms an unasked vote that ends at `until`. Returns whether the next batch has space for it.
+    pub(super) fn confirm_unasked(
+        &mut self,
+        now: Time,
+        rules: &Rules,
+        token: Token,
+        until: Time,
+    ) -> bool {
+        let fits = self.confirms.len() < rules.batch;
+        let at = if fits {
+            self.confirm_before(now, rules, until)
+        } else {
+            now
+        };
+        self.confirm(token, at);
+        fits
+    }
+
+    /// When to confirm a vote at the latest, so that the answer arrives before `until`.
+    pub(super) fn confirm_before(&self, now: Time, rules: &Rules, until: Time) -> Time {
+        now + (until - now).saturating_sub(self.confirming(rules))
+    }
+
+    /// How long it may take to confirm a vote, also on a busy node. One batch may be on its way already.
+    pub(super) fn confirming(&self, rules: &Rules) -> Duration {
+        self.round_trip.unwrap_or_default() * 2 + rules.wait / 3
+    }
+
     /// The voter may have missed operations: schedules a repair.
     pub(super) fn lose(&mut self) {
         self.flight = None;
         self.answers = false;
-        self.compare = Time::NEVER;
+        self.compare = Time::LONG_AGO;
         self.outbox.clear();
-        self.doubtful |= !self.settled;
+        self.confirms.clear();
+        self.unchecked |= !self.settled;
         self.repair = if self.settled {
             Repair::Sync(Token(0))
         } else {
@@ -181,67 +235,53 @@ impl Peer {
         };
     }
 
-    /// The voter answered in time. Returns whether it had not before.
-    pub(super) fn answered(&mut self) -> bool {
+    /// Takes the batch of this number, if its answer has not arrived yet. It was sent at `stamp`.
+    pub(super) fn take_flight(&mut self, now: Time, seq: u64, stamp: Time) -> Option<Flight> {
+        let flight = self.flight.take_if(|flight| flight.seq == seq)?;
+        self.answered = (seq, stamp);
+        self.round_trip = Some(now - stamp);
+        self.answers();
+        self.repair = flight.repair;
+        self.settled |= flight.settles;
+        self.earlier_agents.clear();
+        self.unlocked = self.unlocked.max(flight.unlocked.unwrap_or_default());
+        if flight.settles && std::mem::take(&mut self.unchecked) {
+            // It must receive the live tokens before its answers count for unlocks.
+            self.repair = Repair::Sync(Token(0));
+        }
+        Some(flight)
+    }
+
+    fn answers(&mut self) {
         self.silent = false;
-        !std::mem::replace(&mut self.answers, true)
+        self.answers = true;
     }
 
     /// The voter has forgotten everything, and `session` is new. It need not receive the `issued` unlocks.
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
-        let before = self.session.replace(session);
-        if before.is_none_or(|before| before.voter != session.voter) {
-            // It may run on another machine, and was not there yet when it did not answer.
-            self.round_trips = RoundTrips::default();
-            self.faulty_until = Time::NEVER;
-        }
+        self.session = Some(session);
         self.settled = false;
-        self.doubtful = false;
-        self.held_back = None;
-        self.answered();
+        self.unchecked = false;
+        self.answers();
         self.flight = None;
-        self.compare = Time::NEVER;
+        self.compare = Time::LONG_AGO;
         self.repair = Repair::Assert(Token(0));
         self.unlocked = issued;
+        self.confirms.clear();
         self.outbox.clear();
     }
 
     #[cfg(feature = "model")]
-    pub(super) fn rebase(&mut self, now: Time) {
+    pub(super) fn rebase(&mut self, now: Time, wait: Duration) {
         self.next_batch = self.next_batch.relative_to(now);
         self.next_assert = self.next_assert.relative_to(now);
-        self.held_back = self.held_back.map(|until| until.relative_to(now));
         self.compare = self.compare.relative_to(now);
-        self.faulty_until = self.faulty_until.relative_to(now);
+        // Unasked votes count for less than `wait` from these times.
+        self.last.1 = self.last.1.since(now, wait);
+        self.answered.1 = self.answered.1.since(now, wait);
+        self.round_trip = None;
         if let Some(flight) = &mut self.flight {
             flight.until = flight.until.relative_to(now);
-            flight.late_at = flight.late_at.map(|at| at.relative_to(now));
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::message::{Fence, Generation, Lifetime};
-
-    /// An unlock is confirmed by the answer to the batch that contains it, not to the one before.
-    #[test]
-    fn an_unlock_that_does_not_fit_is_not_executed() {
-        let mut peer = Peer::new(Time(0));
-        peer.connected = true;
-        let voter = Lifetime::new(1, 1);
-        let generation = Generation(1);
-        peer.begin(Session { voter, generation }, 0);
-        for issued in 1..=3 {
-            let (token, fence) = (Token(issued), Fence(0));
-            peer.push(Op::Unlock { token, fence }, issued);
-        }
-        let mut ops = Vec::new();
-        assert_eq!(peer.take(&mut ops, 2, usize::MAX, 3), 2);
-        assert_eq!(ops.len(), 2);
-        ops.clear();
-        assert_eq!(peer.take(&mut ops, 2, usize::MAX, 3), 3);
-        assert_eq!(ops.len(), 1);
     }
 }

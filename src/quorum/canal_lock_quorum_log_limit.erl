@@ -1,7 +1,7 @@
 %% @private
 %% Logs what can repeat quickly: malformed frames of a member, or failed writes to a full disk. A process logs one
 %% report of a kind and subject per minute, with the number of those that it did not log.
--module(canal_lock_quorum_repeated).
+-module(canal_lock_quorum_log_limit).
 
 -export([report/4, report_at/4]).
 

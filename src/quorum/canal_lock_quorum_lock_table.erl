@@ -4,9 +4,9 @@
 %%
 %% To find the locks of one name, the calling process searches the table: about 20 ms for 100,000 locks. An index would
 %% add two changes of an ordered table to each lock.
--module(canal_lock_quorum_held).
+-module(canal_lock_quorum_lock_table).
 
--export([new/0, add/4, remove/1, take_all/0, lookup/1, count/0, infos/0, infos/1, ids/1, any/1, fold/3]).
+-export([new/0, add/4, remove/1, take_all/0, lookup/1, count/0, infos/0, infos/1, fold/3]).
 
 -export_type([row/0]).
 
@@ -122,20 +122,6 @@ info({_, Holder, _, Lock, Since_us}) ->
         since_ms => Since_us div 1000,
         held => canal_lock_quorum_lock:is_held(Lock)
     }.
-
-%% The locks of a name that are held, and how long ago they were granted.
--spec ids(name()) -> [{id(), canal_lock_quorum_lock:mode(), Age_us :: integer()}].
-ids(Name) ->
-    Now_us = erlang:system_time(microsecond),
-    [
-        {Id, canal_lock_quorum_lock:mode(Lock), Now_us - Since_us}
-     || {Id, _, _, Lock, Since_us} <- rows(Name), canal_lock_quorum_lock:is_held(Lock)
-    ].
-
-%% Whether one of these locks has not ended. After its end, the holder of a lost lock has been sent the message.
--spec any([id()]) -> boolean().
-any(Ids) ->
-    lists:any(fun(Id) -> ets:member(?TABLE, Id) end, Ids).
 
 %% The match specification leaves out locks of one other name.
 rows(Name) ->
