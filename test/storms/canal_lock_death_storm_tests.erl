@@ -263,7 +263,8 @@ flood(Left) ->
     self() ! {message, Left},
     flood(Left - 1).
 
-%% All slots have been used before. A thousand new ones would take at least 64 bytes each.
+%% All slots have been used before. A thousand new ones would take at least 64 bytes each. Another part of the table may
+%% grow, for example by 32 KiB.
 slots_of_dead_holders() ->
     #{memory := Before} = canal_lock:info(),
     Holders = [
@@ -271,7 +272,7 @@ slots_of_dead_holders() ->
      || _ <- lists:seq(1, 1000)
     ],
     #{memory := Now, holders := 1000} = canal_lock:info(),
-    ?assertMatch(More when More < 1000 * 64 div 2, Now - Before),
+    ?assertMatch(More when More < 1000 * 64, Now - Before),
     test_worker:kill(Holders).
 
 very_many() ->
