@@ -206,11 +206,10 @@ impl Voter {
     pub fn down(&mut self, now: Time, node: Node) {
         self.advance(now);
         let leases = self.leases.leases_of(node);
-        if self.setup.bugs.have(ProtocolBug::GivenEndsWithConnection) {
-            for generation in &leases {
+        for generation in &leases {
+            self.leases.live(*generation).connected = false;
+            if self.setup.bugs.have(ProtocolBug::GivenEndsWithConnection) {
                 while self.take_back_one(*generation) {}
-                // Its request leaves before the vote is given again.
-                while self.names.leave_one(*generation) {}
             }
         }
         self.leaving.extend(leases);
@@ -372,6 +371,7 @@ impl Voter {
         self.leaving.retain(|leaving| *leaving != generation);
         let lease = self.leases.live(generation);
         lease.heard = now;
+        lease.connected = true;
         if std::mem::take(&mut lease.is_quiet) {
             self.names.set_quiet(generation, false);
             self.waking.push((generation, Token(0)));

@@ -145,16 +145,19 @@ impl Voter {
     }
 
     /// Takes a provisional vote of a lease back: its agent does not count it any more. The request waits again, because
-    /// its agent may not know of the vote. Returns whether there was one.
+    /// its agent may not know of the vote, unless its node is disconnected. Returns whether there was one.
     pub(super) fn take_back_one(&mut self, generation: Generation) -> bool {
         let lease = self.leases.get_mut(generation);
         let Some((token, request)) = lease.and_then(AgentLease::pop_provisional) else {
             return false;
         };
-        let vote = self.leases.live(generation).remove(token);
+        let lease = self.leases.live(generation);
+        let (vote, connected) = (lease.remove(token), lease.connected);
         let id = (generation, token);
         self.forget_names(id, &vote.expect("it is provisional"));
-        self.names.wait(id, request);
+        if connected {
+            self.names.wait(id, request);
+        }
         true
     }
 

@@ -24,6 +24,8 @@ pub(super) struct AgentLease {
     pub(super) is_quiet: bool,
     /// Whether it may have a position or a provisional vote.
     pub(super) waits: bool,
+    /// Whether its node is connected, as far as the voter knows. It has no positions otherwise.
+    pub(super) connected: bool,
     /// The `seq` of the last batch.
     pub(super) seq: u64,
     /// The votes that were given unasked and that no batch has named since, with the requests. The agent counts them
@@ -147,6 +149,7 @@ impl AgentLeases {
                 heard: now,
                 is_quiet: false,
                 waits: false,
+                connected: true,
                 seq: 0,
                 provisional,
                 votes,

@@ -30,6 +30,34 @@ fn a_request_whose_votes_were_taken_back_still_waits() {
     cluster.unlock_last([cluster.granted(next)]);
 }
 
+/// Q9: the same, and the node is disconnected. It has no position until it asks again.
+#[test]
+fn a_vote_that_was_taken_back_from_a_disconnected_node_leaves_no_position() {
+    let mut cluster = Cluster::new(3);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", Duration::MAX);
+    cluster.pass(cluster.rules.wait / 3);
+    [0, 2]
+        .into_iter()
+        .for_each(|voter| cluster.cut_both(voter, 1));
+    cluster.unlock_async(&lock);
+    let (now, node) = (cluster.now, cluster.node(1));
+    cluster.now = now + cluster.rules.wait * 2;
+    for voter in [0, 2] {
+        cluster.voters[voter].down(now, node);
+        cluster.agents[1].down(now, at(voter));
+        cluster.voters[voter].tick(cluster.now);
+        assert_eq!(cluster.voters[voter].queued(), 0);
+    }
+    cluster.heal();
+    [0, 2]
+        .into_iter()
+        .for_each(|voter| cluster.agents[1].up(now, at(voter)));
+    cluster.run();
+    cluster.pass(cluster.rules.heartbeat);
+    cluster.unlock_last([cluster.granted(next)]);
+}
+
 /// Two voters give a lock its votes, and the notice of the third one, which gave its vote before, arrives when that
 /// vote does not count any more.
 #[test]
