@@ -147,7 +147,7 @@ lock_once(Node, Name, Timeout_ms) ->
 
 clients_test_() ->
     with_disk(
-        "a client gets no vote before the disk says that there are guests, also if the voter is killed meanwhile",
+        "a client gets no vote before the disk says that there are guests, also if the voter is killed then",
         fun test_preload:possible/0, fun test_quorum_disk:start_preloaded/1, fun clients/2
     ).
 
@@ -195,7 +195,7 @@ trace_guests() ->
     1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true),
     ok.
 
-%% What was written of guests, and what the state machine was told of it.
+%% The writes of the guest flag, and the events by which the state machine learned of them.
 traced_guests() ->
     receive
         {trace, _, call, {canal_lock_quorum_nif, state_store, [_, #{guests := Guests}, _]}} ->

@@ -9,7 +9,7 @@
 //!   requests, votes, unlocks   asking.rs -------------------- requests.rs  all requests; request.rs: the votes of one
 //!                                 |                           locks.rs     held locks and their leases
 //!   runs                       passing.rs                     unlocks.rs   unlocks that voters have executed
-//!                                                             queues.rs    who waits for whom on this node
+//!                                                             queues.rs    requests that wait for others of this node
 //! ```
 //!
 //! Calls go down and to the right.

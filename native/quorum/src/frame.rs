@@ -8,9 +8,8 @@
 //! Byte 0 is the version. The rest is postcard's encoding (<https://postcard.jamesmunns.com/wire-format>):
 //!
 //! ```text
-//!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64;
-//!             a time below 2^32, a credit and a run below 2^16. Shortest form only: a last byte of 00 after
-//!             another byte is an error
+//!   number    7 bits per byte, lowest bits first; every byte but the last has the highest bit set. Below 2^64,
+//!             a run below 2^16. Shortest form only: a last byte of 00 after another byte is an error
 //!   signed    the number  2s  for s >= 0,  -2s - 1  for s < 0
 //!   flag      00 or 01
 //!   maybe X   00 (none), or 01 X
@@ -23,20 +22,21 @@
 //!   run       number, at least 1
 //!   mode      00 read, 01 write
 //!   priority  number clock, number agent, number token
-//!   reason    00 busy, 01 queued, 02 quarantine, 03 learning, 04 storing, 05 not mine, 06 limit, 07 conflicted
-//!   state     00 voting, 01 quarantined, 02 learning, 03 no store, 04 conflicted
-//!   news      number clock, state, number credit
+//!   reason    00 busy, 01 queued, 02 quarantine, 03 learning, 04 storing, 05 misconfigured
+//!   state     00 voting, 01 quarantined, 02 learning, 03 no store, 04 misconfigured
+//!   status    number clock, state
 //!   session   number (the voter's lifetime), number (the generation)
 //!   known     00 quarantine; 01 told, fence; 02 lost, fence origin
 //!
 //!   frame     01 (the version), then
-//!     00 batch    number agent, maybe session, number seq, signed stamp, number clock, number srtt (us),
+//!     00 batch    number agent, maybe session, number seq, signed stamp, number clock,
 //!                 list op: at most MAX_OPS
-//!     01 ack      news, number agent, session, number seq, signed stamp, then
+//!     01 ack      status, number agent, session, number seq, signed stamp, then
 //!       00 done         list reply: at most MAX_OPS; number digest, tokens revoked
 //!       01 mismatch     maybe session named, list number others: at most MAX_OTHERS
-//!     02 notice   news, number voter, number generation, list number hints: at most MAX_HINTS;
-//!                 list (number token, priority, mode) recalls: at most MAX_HINTS; flag speak
+//!     02 notice   status, number voter, number generation, number seq,
+//!                 list (number token, fence) given: at most MAX_NOTICE;
+//!                 list (number token, priority, mode) recalls: at most MAX_NOTICE; flag wants batch
 //!     03 floor, then
 //!       00 ask          number asker
 //!       01 answer       number asker, number voter, number seen, known
@@ -44,9 +44,8 @@
 //!   op                                                       reply
 //!     00 lock     number token, mode, number clock,            00 yes        fence
 //!                 number first, flag wait, run, names          01 no         reason
-//!                                                              02 confirmed
-//!     01 confirm  number token, fence                          03 missing
-//!     02 assert   number token, mode, fence,                   04 synced     ascending missing
+//!     01 confirm  number token, fence                          02 missing
+//!     02 assert   number token, mode, fence,                   03 synced     ascending missing
 //!                 flag continues, names
 //!     03 unlock   number token, fence
 //!     04 sync     number from, number to, ascending live
@@ -93,7 +92,7 @@ pub const MAX_BATCH: usize = BATCH_HEAD + BATCH_BYTES;
 ///
 /// Every valid message fits. A batch has at most [`MAX_BATCH`] bytes. Its answer has at most one reply per operation,
 /// and a reply has at most 10 bytes, except `Synced`, which is shorter than its `Sync`. Revoked tokens take 10 bytes
-/// each. An answer thus has at most 40 KiB + [`MAX_BATCH`] + 40 KiB. A notice has at most 256 hints of 10 bytes and
+/// each. An answer thus has at most 40 KiB + [`MAX_BATCH`] + 40 KiB. A notice has at most 256 votes of 19 bytes and
 /// 256 recalls of 41.
 ///
 /// The limit is half of the 1 MiB that Erlang's distribution buffers for a slow connection before it suspends senders

@@ -8,11 +8,12 @@
 //!     asking       from a request to a lock and its end    granting     gives votes, asked or unasked
 //!     passing      passes a lock on within the node        names        holders and queue of each name
 //!     request      the votes of one request                leases       the lease and the votes of each agent
-//!     requests     all requests, and their queues          floors       fences of forgotten names
+//!     requests     all requests; queues: their order       floors       fences of forgotten names
 //!     locks        held locks and their leases             mark, guests what is stored: of fences, of clients
 //!     link         what one voter was sent                 lives        decides whether the state file is old
 //!     unlocks      unlocks that voters have executed       learning     decides when lost fences are recovered
 //!                    |                                     recovery     asks other voters for both
+//!                    |                                     status       whether it votes, and whom it tells
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
 //!      is a lock held? for any thread

@@ -38,8 +38,8 @@ mod mark;
 mod names;
 mod ops;
 mod recovery;
-mod saying;
 mod setup;
+mod status;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 

@@ -26,8 +26,9 @@
 //! ```
 //!
 //! So 258 states can be reached, the last ones by 28 actions. All properties hold. *Complete*: the bounds of the
-//! setting allow no other state. "Never seen" lists what no state shows: here, nobody reads. The last line counts
-//events. !
+//! setting allow no other state. "Never seen" lists events that occur in no state: here, no client reads. The last line
+//! counts events.
+//!
 //! `explore --control UnlockKeepsHeld` shows a violation, and each action that leads to it with its outputs.
 //!
 //! # What is searched

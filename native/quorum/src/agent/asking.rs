@@ -1,7 +1,7 @@
 //! From a request to a lock, and from a lock to its unlocks.
 //!
 //! A request that is first in the queues of this node asks all voters at the same time, and waits for their votes. It
-//! asks a voter again only if that one has lost what it was told: after a restart, or after a batch without an answer.
+//! asks a voter again only if that voter may have lost the request: after a restart, or after a batch without answer.
 //!
 //! A voter that gives a request its vote may *recall* it for an older request that waits. A request that is not granted
 //! then gives all its votes back, and asks again with another token and its old priority. So of two requests that wait
@@ -297,14 +297,6 @@ impl Agent {
         };
         let provisional = (agreed.provisional, agreed.until);
         let standing = Arc::new(Standing::with(agreed.votes, quorum, provisional));
-        for member in agreed.provisional.iter() {
-            let link = &mut self.links[member.place()];
-            // All before the first one ends: it ends the others, too.
-            if link.confirms.contains(&token) {
-                let at = link.confirm_before(self.now, &self.setup.rules, agreed.until);
-                link.confirm(token, at);
-            }
-        }
         let fence = last.first(asking.run);
         self.out.push(AgentOutput::Granted {
             request,

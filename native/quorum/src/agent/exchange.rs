@@ -318,7 +318,9 @@ impl Agent {
         }
         let mut decided = Vec::new();
         for (sent, reply) in flight.sent.into_iter().zip(replies) {
-            self.replied(member, sent, reply, &flight.given, &mut decided);
+            if let Some(sent) = sent.without(&flight.given) {
+                self.replied(member, sent, reply, &mut decided);
+            }
         }
         let link = &mut self.links[member.place()];
         if !link.settled && !self.locks.continues_any(member) {
@@ -346,15 +348,7 @@ impl Agent {
         }
     }
 
-    /// The voter says nothing of the votes that it has `given` since.
-    fn replied(
-        &mut self,
-        member: Member,
-        sent: Sent,
-        reply: Reply,
-        given: &BTreeSet<Token>,
-        decided: &mut Vec<Request>,
-    ) {
+    fn replied(&mut self, member: Member, sent: Sent, reply: Reply, decided: &mut Vec<Request>) {
         let mut of_token = |agent: &Agent, token| decided.extend(agent.requests.asking(token));
         match (sent, reply) {
             (Sent::Lock(token), Reply::Yes { fence }) => {
@@ -371,10 +365,9 @@ impl Agent {
                 self.confirmed(member, token, fence);
                 of_token(self, token);
             }
-            (Sent::Confirm(token), _) if given.contains(&token) => {}
             (Sent::Confirm(token), _) => self.missing(member, token),
             (Sent::Sync(live), Reply::Synced { missing }) => {
-                for token in live.into_iter().filter(|token| !given.contains(token)) {
+                for token in live {
                     let has = missing.binary_search(&token).is_err();
                     self.synced(member, token, has);
                     of_token(self, token);

@@ -22,6 +22,20 @@ pub(super) enum Sent {
     Sync(Vec<Token>),
 }
 
+impl Sent {
+    /// The part whose reply still counts after the voter has `given` these votes: none that says that it has no vote.
+    pub(super) fn without(self, given: &BTreeSet<Token>) -> Option<Sent> {
+        match self {
+            Sent::Confirm(token) if given.contains(&token) => None,
+            Sent::Sync(mut live) => {
+                live.retain(|token| !given.contains(token));
+                Some(Sent::Sync(live))
+            }
+            sent => Some(sent),
+        }
+    }
+}
+
 /// A batch that was sent and is not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
@@ -192,7 +206,8 @@ impl Link {
         self.next_batch = self.next_batch.min(at);
     }
 
-    /// Confirms an unasked vote that ends at `until`. Returns whether the next batch has space for it.
+    /// Confirms an unasked vote that ends at `until`, so early that the answer arrives before, or at once if it is too
+    /// late for that. Returns whether the next batch has space for it.
     pub(super) fn confirm_unasked(
         &mut self,
         now: Time,
@@ -201,18 +216,9 @@ impl Link {
         until: Time,
     ) -> bool {
         let fits = self.confirms.len() < rules.batch;
-        let at = if fits {
-            self.confirm_before(now, rules, until)
-        } else {
-            now
-        };
-        self.confirm(token, at);
+        let left = (until - now).saturating_sub(self.confirming(rules));
+        self.confirm(token, if fits { now + left } else { now });
         fits
-    }
-
-    /// When to confirm a vote at the latest, so that the answer arrives before `until`.
-    pub(super) fn confirm_before(&self, now: Time, rules: &Rules, until: Time) -> Time {
-        now + (until - now).saturating_sub(self.confirming(rules))
     }
 
     /// How long it may take to confirm a vote, also on a busy node. One batch may be on its way already.

@@ -5,9 +5,9 @@
 //! is left. The locks of a set are not at risk while a quorum of its voters has margin. When a voter has none any more,
 //! the agent looks at the sets that lack such a quorum.
 //!
-//! After a restart of a voter, the votes of its earlier lifetime count until its lease ends, as before. The locks
-//! assert themselves there meanwhile: they *continue* these votes. The agent settles when all are confirmed, or when
-//! the lease has ended, and only then the voter's answers extend its lease again. (V3)
+//! After a restart of a voter, the votes of its earlier lifetime count until its lease ends, as before. Until then, the
+//! agent asserts the locks with these votes at the voter: they *continue* the votes. It settles when the voter has
+//! confirmed all of them, or when the lease has ended. Only then the voter's answers extend its lease again. (V3)
 
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet, Members};
@@ -596,7 +596,7 @@ mod tests {
 
     /// A lock with three votes, of which two end one after the other; and a lock of these two voters.
     #[test]
-    fn a_lock_is_at_risk_when_its_sound_voters_are_no_quorum() {
+    fn a_lock_is_at_risk_when_its_voters_with_margin_are_no_quorum() {
         let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
         for (place, until) in [100, 50, 30].into_iter().enumerate() {
             locks.lease.set(Member::at(place).unwrap(), Time(until));

@@ -101,11 +101,10 @@ impl Voter {
         self.voted(id, &names)
     }
 
-    /// A batch names a vote. Each of its names gets the highest of their fences.
+    /// A batch names a vote.
     fn voted(&mut self, id: VoteId, names: &Names) -> Reply {
         self.leases.live(id.0).name(id.1);
         let fence = self.names.highest_of(names);
-        self.names.raise(names, fence);
         Reply::Yes { fence }
     }
 

@@ -112,10 +112,10 @@ fn ordered_lists_ascend_strictly() {
 fn a_count_above_the_bytes_left_is_rejected() {
     let none = Raw::notice().number(0).number(0).byte(0);
     for count in [2, 100, u32::MAX.into(), 1 << 62, u64::MAX] {
-        let hints = Raw::notice().number(count).byte(0);
+        let given = Raw::notice().number(count).byte(0);
         let ops = Raw::batch().number(count).byte(5);
         let names = Raw::assert().number(count).byte(1);
-        for more in [hints, ops, names] {
+        for more in [given, ops, names] {
             bounded("count", none.clone(), more);
         }
     }

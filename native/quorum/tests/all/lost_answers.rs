@@ -115,6 +115,22 @@ impl Alone {
         self.batch(voter)
     }
 
+    /// The voter gives a vote unasked, after it has executed the batch `seq`.
+    fn given(&mut self, voter: usize, seq: u64, token: Token, fence: u64) {
+        let fence = Fence(fence);
+        let notice = Notice {
+            voter: Lifetime(10 + voter as u64),
+            generation: Generation(1),
+            seq,
+            status: VOTES,
+            given: vec![Given { token, fence }],
+            recalls: Vec::new(),
+            wants_batch: false,
+        };
+        let from = Member::at(voter).unwrap();
+        self.call(|agent, now| agent.receive(now, from, Frame::Notice(notice)));
+    }
+
     fn done(&mut self, voter: usize, batch: &Batch, replies: Vec<Reply>, votes: &[Token]) {
         let digest = votes
             .iter()
@@ -268,20 +284,7 @@ fn an_answer_takes_no_vote_that_was_given_later() {
     let [Op::Sync { .. }, Op::Unlock { .. }, Op::Lock { token, .. }] = batch.ops[..] else {
         panic!("{batch:?}")
     };
-    let notice = Notice {
-        voter: Lifetime(11),
-        generation: Generation(1),
-        seq: batch.seq,
-        status: VOTES,
-        given: vec![Given {
-            token,
-            fence: Fence(1),
-        }],
-        recalls: Vec::new(),
-        wants_batch: false,
-    };
-    let from = Member::at(1).unwrap();
-    alone.call(|agent, now| agent.receive(now, from, Frame::Notice(notice)));
+    alone.given(1, batch.seq, token, 1);
     let asked = alone.batch(0);
     alone.done(0, &asked, vec![yes()], &[token]);
     let granted = |output: &AgentOutput| matches!(output, AgentOutput::Granted { .. });
@@ -292,4 +295,44 @@ fn an_answer_takes_no_vote_that_was_given_later() {
     alone.done(1, &batch, vec![missing, queued()], &[]);
     let lost = |output: &AgentOutput| matches!(output, AgentOutput::Lost { .. });
     assert!(!alone.outputs.iter().any(lost), "{:?}", alone.outputs);
+}
+
+/// A voter takes a vote back, which the agent confirms too late, and gives it again. The notice of that arrives before
+/// the answer to the confirmation.
+#[test]
+fn a_late_confirmation_takes_no_vote_that_was_given_later() {
+    let mut alone = Alone::locking();
+    let batches = [0, 1].map(|voter| alone.batch(voter));
+    let Some(Op::Lock { token, .. }) = batches[1].ops.first() else {
+        panic!("{batches:?}")
+    };
+    let token = *token;
+    let queued = || Reply::No {
+        reason: Reason::Queued,
+    };
+    (0..2).for_each(|voter| alone.done(voter, &batches[voter], vec![queued()], &[]));
+    alone.given(1, batches[1].seq, token, 1);
+    alone.wait(Rules::default().wait);
+    let [heartbeat, confirm] = [0, 1].map(|voter| alone.batch(voter));
+    assert!(matches!(confirm.ops[..], [Op::Confirm { .. }]));
+    alone.given(1, confirm.seq, token, 3);
+    alone.done(1, &confirm, vec![Reply::Missing], &[]);
+    alone.done(0, &heartbeat, Vec::new(), &[]);
+    assert!(alone.outputs.is_empty(), "{:?}", alone.outputs);
+    alone.given(0, heartbeat.seq, token, 3);
+    let granted = alone.outputs.pop();
+    assert!(
+        matches!(granted, Some(AgentOutput::Granted { fence, .. }) if fence == Fence(3)),
+        "{granted:?}"
+    );
+    // Both votes are confirmed, and the lock stays.
+    alone.wait(Rules::default().wait / 2);
+    for voter in 0..2 {
+        let batch = alone.batch(voter);
+        assert!(matches!(batch.ops[..], [Op::Confirm { .. }]));
+        let yes = Reply::Yes { fence: Fence(3) };
+        alone.done(voter, &batch, vec![yes], &[token]);
+    }
+    alone.wait(Rules::default().wait);
+    assert!(alone.outputs.is_empty(), "{:?}", alone.outputs);
 }

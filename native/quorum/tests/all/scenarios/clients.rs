@@ -82,7 +82,8 @@ fn a_client_gets_no_vote_before_guests_are_stored() {
     cluster.unlock_last([lock]);
 }
 
-/// A voter with guests does not know whom it waits for. Without any, it votes when its members have settled.
+/// A voter that may have guests does not know all agents that it waits for. Without guests, it votes when the agents of
+/// all members have settled.
 #[test]
 fn a_voter_with_guests_waits_for_the_whole_quarantine() {
     let (mut cluster, client) = with_client(rules(|_| ()));
@@ -93,7 +94,7 @@ fn a_voter_with_guests_waits_for_the_whole_quarantine() {
     cluster.restart_voter(0, durable(1 << 21));
     cluster.pass(cluster.rules.voter_lease - SECOND / 10);
     assert!(!cluster.voters[0].is_voting());
-    // The others vote meanwhile.
+    // During its quarantine, the other members vote.
     cluster.lock_and_unlock(client, "y");
     cluster.pass(SECOND / 10);
     assert!(cluster.voters[0].is_voting() && cluster.held(&lock));

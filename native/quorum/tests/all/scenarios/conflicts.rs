@@ -5,15 +5,15 @@ use quorum::agent::Refusal;
 use quorum::members::MemberSet;
 use quorum::message::{Fence, VoterState};
 
-fn conflict(cluster: &mut Cluster, voters: &[usize], conflicted: bool) {
+fn conflict(cluster: &mut Cluster, voters: &[usize], misconfigured: bool) {
     let now = cluster.now;
     voters
         .iter()
-        .for_each(|voter| cluster.voters[*voter].misconfigured(now, conflicted));
+        .for_each(|voter| cluster.voters[*voter].misconfigured(now, misconfigured));
     cluster.run();
 }
 
-/// Q13: a conflicted voter gives no new vote, and a lock is refused at once.
+/// Q13: a misconfigured voter gives no new vote, and a lock is refused at once.
 #[test]
 fn a_lock_without_a_quorum_of_other_voters_is_refused_at_once() {
     let mut cluster = Cluster::new(3);
@@ -69,10 +69,10 @@ fn held_locks_are_asserted() {
     assert!(!cluster.voters[0].is_empty());
 }
 
-/// A voter that has lost its fences does not learn them from a conflicted one: voters of another list may have given
+/// A voter that has lost its fences does not learn them from a misconfigured one: voters of another list may have given
 /// higher ones.
 #[test]
-fn fences_are_not_learned_from_conflicted_voters() {
+fn fences_are_not_learned_from_misconfigured_voters() {
     let mut cluster = Cluster::with(3, rules(|_| ()), known(100));
     let fence = cluster.lock_and_unlock(0, "x");
     cluster.restart_voter(2, lost(1));
@@ -87,7 +87,7 @@ fn fences_are_not_learned_from_conflicted_voters() {
 
 /// Members that have another list do not answer. If a quorum needs them, the conflict is the reason.
 #[test]
-fn members_with_another_list_count_as_conflicted() {
+fn members_with_another_list_count_as_misconfigured() {
     let mut cluster = Cluster::new(3);
     let now = cluster.now;
     [1, 2].iter().for_each(|voter| cluster.cut(*voter, 0));

@@ -9,25 +9,67 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A node stops while it waits, and the notices of two voters that give it their votes are lost. The voters take the
-/// votes back. When the node goes on, it waits as before.
+/// votes back. When the node goes on, it waits as before, also if it was disconnected before all that.
 #[test]
 fn a_request_whose_votes_were_taken_back_still_waits() {
-    let mut cluster = Cluster::new(3);
-    let lock = cluster.locked(0, "x");
-    let next = cluster.lock(1, "x", Duration::MAX);
-    cluster.pass(cluster.rules.wait / 3);
-    [0, 2].into_iter().for_each(|voter| cluster.cut(voter, 1));
-    cluster.unlock_async(&lock);
-    [0, 2].into_iter().for_each(|voter| cluster.mend(voter, 1));
-    assert!(!cluster.is_granted(next));
-    cluster.now = cluster.now + cluster.rules.wait * 2;
-    let now = cluster.now;
-    [0, 2]
-        .into_iter()
-        .for_each(|voter| cluster.voters[voter].tick(now));
-    cluster.run();
-    cluster.pass(cluster.rules.heartbeat);
-    cluster.unlock_last([cluster.granted(next)]);
+    for was_disconnected in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let (now, node) = (cluster.now, cluster.node(1));
+        for voter in [0, 2].into_iter().filter(|_| was_disconnected) {
+            cluster.voters[voter].down(now, node);
+            cluster.agents[1].down(now, at(voter));
+            cluster.agents[1].up(now, at(voter));
+        }
+        cluster.run();
+        let lock = cluster.locked(0, "x");
+        let next = cluster.lock(1, "x", Duration::MAX);
+        cluster.pass(cluster.rules.wait / 3);
+        [0, 2].into_iter().for_each(|voter| cluster.cut(voter, 1));
+        cluster.unlock_async(&lock);
+        [0, 2].into_iter().for_each(|voter| cluster.mend(voter, 1));
+        assert!(!cluster.is_granted(next));
+        cluster.now = cluster.now + cluster.rules.wait * 2;
+        for voter in [0, 2] {
+            cluster.voters[voter].tick(cluster.now);
+            assert_eq!(cluster.voters[voter].queued(), 1);
+        }
+        cluster.run();
+        cluster.pass(cluster.rules.heartbeat);
+        cluster.unlock_last([cluster.granted(next)]);
+    }
+}
+
+/// A lease with many locks ends, and the next node dies silently. The voter gives many votes and takes them back, in
+/// steps that are due at once.
+#[test]
+fn many_votes_are_given_and_taken_back_in_steps() {
+    const COUNT: usize = 40;
+    let mut cluster = Cluster::with(3, rules(|rules| rules.batch = 4), NEW);
+    let wait = cluster.rules.wait;
+    cluster.locked_many(0, "x", COUNT);
+    for i in 0..COUNT {
+        cluster.lock(1, &format!("x{i}"), Duration::MAX);
+    }
+    cluster.pass(SECOND);
+    cluster.locked(0, "y");
+    cluster.isolate(0);
+    cluster.pass(cluster.rules.voter_lease - wait / 3);
+    let (node, mut now) = (cluster.node(1), cluster.now);
+    let voter = &mut cluster.voters[2];
+    for (later, votes, queued) in [(wait / 3, COUNT, 0), (wait * 2, 0, COUNT)] {
+        now = now + later;
+        let mut steps = 0;
+        while voter.deadline().is_some_and(|at| at <= now) {
+            voter.tick(now);
+            steps += 1;
+            assert!(steps < 10 * COUNT);
+        }
+        let mut agents = voter.agents();
+        let has = agents.find(|agent| agent.0 == node).map(|agent| agent.1);
+        drop(agents);
+        assert_eq!((has, voter.queued()), (Some(votes), queued));
+        assert!(steps >= COUNT / 4, "{steps} steps");
+    }
 }
 
 /// Q9: the same, and the node is disconnected. It has no position until it asks again.

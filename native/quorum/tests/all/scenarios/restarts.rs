@@ -359,7 +359,7 @@ fn an_unlock_during_the_start_of_a_session_is_confirmed_soon() {
 }
 
 type Ask = fn(&mut Cluster, usize) -> Request;
-/// A name, the nodes that hold and wait, how they ask, and whether the restarted voter is conflicted.
+/// A name, the nodes that hold and wait, how they ask, and whether the restarted voter is misconfigured.
 type Row = (&'static str, (usize, usize), Ask, Ask, bool);
 
 const WRITE: Ask = |cluster, node| cluster.lock(node, "x", SECOND * 60);
@@ -384,7 +384,7 @@ fn restart_unheard(
     lock: &Lock,
     other: Request,
     (x, y): (usize, usize),
-    conflicted: bool,
+    misconfigured: bool,
 ) {
     let node = cluster.node(y);
     let votes = cluster.voters[2].agents().find(|agent| agent.0 == node);
@@ -394,7 +394,7 @@ fn restart_unheard(
     cluster.restart_voter(2, NEW);
     // A voter that says so may be in quarantine.
     let now = cluster.now;
-    cluster.voters[2].misconfigured(now, conflicted);
+    cluster.voters[2].misconfigured(now, misconfigured);
     cluster.mend(x, 2);
     never_both(cluster, lock, other, SECOND * 20);
     cluster.heal();
@@ -413,14 +413,14 @@ fn restart_unheard(
 fn a_quarantine_continues_no_vote_that_had_ended() {
     let rows: [Row; 7] = [
         ("writers", (0, 1), WRITE, WRITE, false),
-        ("conflicted", (0, 1), WRITE, WRITE, true),
+        ("misconfigured", (0, 1), WRITE, WRITE, true),
         ("a reader holds", (0, 1), READ, WRITE, false),
         ("a reader waits", (0, 1), WRITE, READ, false),
         ("two names", (0, 1), WRITE_TWO, WRITE, false),
         ("a client holds", (3, 1), WRITE, WRITE, false),
         ("a client waits", (0, 3), WRITE, WRITE, false),
     ];
-    for (name, (x, y), hold, wait, conflicted) in rows {
+    for (name, (x, y), hold, wait, misconfigured) in rows {
         println!("{name}");
         let mut cluster = Cluster::new(3);
         cluster.add_client();
@@ -433,7 +433,7 @@ fn a_quarantine_continues_no_vote_that_had_ended() {
         cluster.cut_both(y, 0);
         let other = wait(&mut cluster, y);
         cluster.pass(SECOND * 6);
-        restart_unheard(&mut cluster, &lock, other, (x, y), conflicted);
+        restart_unheard(&mut cluster, &lock, other, (x, y), misconfigured);
     }
 }
 

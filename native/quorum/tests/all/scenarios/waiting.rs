@@ -133,7 +133,7 @@ fn a_held_lock_gets_the_missing_vote() {
 fn the_oldest_request_is_the_next() {
     let mut cluster = Cluster::new(4);
     let lock = cluster.locked(3, "x");
-    // The request of node 1 is older, and reaches the sequencer late.
+    // The request of node 1 is older, and reaches voter 0 late.
     cluster.hold(1, 0);
     let older = cluster.lock(1, "x", SECOND * 60);
     let younger = cluster.lock(2, "x", SECOND * 60);
@@ -423,8 +423,8 @@ fn a_part_of_a_sync_keeps_later_positions() {
     cluster.assert_empty();
 }
 
-/// If a node dies silently while it waits, its request gets the votes that become free, and nobody uses them. That
-/// costs the others `wait` once, not at each turn, and not a lease.
+/// A node dies silently while it waits. The voters give their votes to its request, and take them back after `wait`.
+/// The other nodes wait for that once, not at each turn, and not for a lease.
 #[test]
 fn a_waiter_that_dies_silently_costs_a_short_time_once() {
     let mut cluster = Cluster::new(3);

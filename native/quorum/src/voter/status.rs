@@ -1,4 +1,4 @@
-//! What a voter says of itself, and to whom.
+//! The state of a voter, as its answers and notices report it.
 
 use super::{Stage, Voter, VoterOutput};
 use crate::members::{Member, Members, Node};
