@@ -100,8 +100,6 @@ pub struct Voter {
     waking: Vec<(Generation, Token)>,
     /// Leases whose agents are disconnected: their positions are removed next.
     leaving: Vec<Generation>,
-    /// Leases whose agents have become quiet: their provisional votes are taken back next.
-    taking_back: Vec<Generation>,
     out: Vec<VoterOutput>,
 }
 
@@ -144,7 +142,6 @@ impl Voter {
             announced: VoterState::Quarantined,
             waking: Vec::new(),
             leaving: Vec::new(),
-            taking_back: Vec::new(),
             out: Vec::new(),
         };
         voter.names.raise_all(floor);
@@ -239,10 +236,7 @@ impl Voter {
             Stage::Learning(learning) => Some(learning.again),
             Stage::Voting | Stage::Superseded { .. } => None,
         };
-        let rest = !self.waking.is_empty()
-            || !self.leaving.is_empty()
-            || !self.taking_back.is_empty()
-            || self.names.has_changed();
+        let rest = !self.waking.is_empty() || !self.leaving.is_empty() || self.names.has_changed();
         let rest = rest.then_some(Time::LONG_AGO);
         [
             stage,
@@ -319,7 +313,6 @@ impl Voter {
         for generation in self.leases.become_quiet(self.now, self.setup.rules.wait) {
             self.names.set_quiet(generation, true);
             self.waking.push((generation, Token(0)));
-            self.taking_back.push(generation);
         }
         self.wake();
         self.look_at_guests();
@@ -343,14 +336,16 @@ impl Voter {
                 if !self.names.leave_one(generation) {
                     self.leaving.pop();
                 }
-            } else if let Some(generation) = self.taking_back.last().copied() {
-                // One that is heard again may have been given votes since.
-                let lease = self.leases.get(generation);
-                let is_quiet = lease.is_some_and(|lease| lease.is_quiet);
-                if !is_quiet || !self.take_back_one(generation) {
-                    self.taking_back.pop();
-                }
             } else if let Some((generation, from)) = self.waking.pop() {
+                // One that is heard again may have been given votes since.
+                let is_quiet = self
+                    .leases
+                    .get(generation)
+                    .is_some_and(|lease| lease.is_quiet);
+                if is_quiet && self.take_back_one(generation) {
+                    self.waking.push((generation, from));
+                    continue;
+                }
                 let next = self.names.positions_of(generation, from).next();
                 if let Some(id) = next {
                     self.names.look_at(id);
