@@ -22,7 +22,7 @@
 //! $ cd native && cargo run --profile test -p quorum_check --bin explore -- first
 //! first: 258 states (295 generated), depth 29, complete, 0.0 s, 90255 states/s
 //!   never seen: two readers hold
-//!   22 write locks granted, 34 unlocks confirmed, ...
+//!   18 write locks granted, 28 unlocks confirmed, ...
 //! ```
 //!
 //! So 258 states can be reached, the last ones by 28 actions. All properties hold. *Complete*: the bounds of the
