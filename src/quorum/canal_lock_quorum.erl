@@ -313,11 +313,11 @@ fence(Lock) ->
 %% quorum of voters.
 -spec unlock(lock()) -> ok | {error, not_held | timeout}.
 unlock(Lock) ->
-    ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_and_wait(canal_lock_quorum_lock:id(Lock)))).
+    ?ANSWER_OR_EXIT([Lock], ?STARTED(unlock_by_id(canal_lock_quorum_lock:id(Lock)))).
 
-unlock_and_wait(not_held) -> {error, not_held};
-unlock_and_wait({raise, Cause}) -> {raise, Cause};
-unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
+unlock_by_id(not_held) -> {error, not_held};
+unlock_by_id({raise, Cause}) -> {raise, Cause};
+unlock_by_id(Id) -> canal_lock_quorum_agent:unlock(Id).
 
 %% @doc Unlocks a lock without a wait. The lock is not held any more when the call returns. The members are notified in
 %% the background. A later lock by the caller never fails because of the old one.
@@ -328,18 +328,18 @@ unlock_and_wait(Id) -> canal_lock_quorum_agent:unlock(Id).
 %% message to a process of this node, 1 to 7 microseconds.
 -spec unlock_async(lock()) -> ok | {error, not_held}.
 unlock_async(Lock) ->
-    ?ANSWER([Lock], unlock_without_wait(Lock)).
+    ?ANSWER([Lock], unlock_by_handle(Lock)).
 
-unlock_without_wait(Lock) ->
+unlock_by_handle(Lock) ->
     case canal_lock_quorum_lock:unlock_async(Lock) of
         not_held -> {error, not_held};
-        full -> unlock_when_possible(canal_lock_quorum_lock:id(Lock));
+        full -> unlock_async_by_id(canal_lock_quorum_lock:id(Lock));
         Answer -> Answer
     end.
 
-unlock_when_possible(not_held) ->
+unlock_async_by_id(not_held) ->
     {error, not_held};
-unlock_when_possible(Id) ->
+unlock_async_by_id(Id) ->
     %% If the agent dies during the call, the lock is lost with it.
     try
         canal_lock_quorum_agent:unlock_async(Id)

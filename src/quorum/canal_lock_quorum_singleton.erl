@@ -12,7 +12,7 @@
 %% <li>The lock is at risk (see {@link canal_lock_quorum}): the child is stopped, as its specification says, and started
 %% where the lock is granted next. If it still runs after three tenths of the lease (3 s), it is killed, a tenth before
 %% the lock is lost. If the lock is revoked, the child is killed at once.</li>
-%% <li>The singleton process is shut down: the child is stopped, and the lock is released then. Another node starts its
+%% <li>The singleton process is shut down: the child is stopped, and the lock is unlocked then. Another node starts its
 %% child after two round trips and a fiftieth of the lease (0.2 s).</li>
 %% <li>The node dies: another one starts its child after the lease (10 s).</li>
 %% <li>The child crashes: it is restarted, up to three times within 5 s. Then, or if it cannot be started, the singleton

@@ -1,5 +1,5 @@
 //! The agent: collects votes for the locks that processes of its node request, renews the leases of held locks, and
-//! releases locks.
+//! unlocks them.
 //!
 //! ```text
 //!   calls, frames, time        agent.rs
@@ -23,9 +23,9 @@
 //!   the restart; or when these votes have ended. So when the voter learns that the agent has settled, the agent counts
 //!   no vote that the voter does not have. (Q3, V3)
 //! - **G3** A lock is granted only while a quorum has recorded its fence: see `request.rs`. (Q6)
-//! - **G4** A released lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
+//! - **G4** An unlocked lock leaves the table first, and its unlocks are queued after that, so nothing renews it. (Q7,
 //!   Q8)
-//! - **G5** Each time that a request asks, it has its own token, and a released token is never used again. (Q7, Q10)
+//! - **G5** Each time that a request asks, it has its own token, and an unlocked token is never used again. (Q7, Q10)
 //! - **G6** Each voter has at most one unanswered batch, not counting batches that it rejected or that were sent to
 //!   an earlier lifetime of the voter.
 //!
@@ -51,7 +51,7 @@ use crate::message::{Frame, Mode, Name, Names, Op, Token, VoterState};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use link::Link;
-use locks::{Locks, Released};
+use locks::{Locks, Unlock};
 use request::Pending;
 use requests::Requests;
 use std::sync::Arc;
@@ -136,19 +136,19 @@ impl Agent {
         self.start();
     }
 
-    /// Releases a lock. The answer is [`AgentOutput::Unlocked`] when a quorum has removed its votes, or immediately
+    /// Unlocks a lock. The answer is [`AgentOutput::Unlocked`] when a quorum has removed its votes, or immediately
     /// if the lock is passed on to a waiting request of this node. Returns `false`, without an answer, if there is no
-    /// such lock: it was lost or already released.
+    /// such lock: it was lost or already unlocked.
     pub fn unlock(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
-        let released = self.release(token);
-        let existed = released.is_some();
-        match released {
-            Some(Released::VotesReleased(lock)) => {
+        let unlocked = self.pass_or_unlock(token);
+        let existed = unlocked.is_some();
+        match unlocked {
+            Some(Unlock::Sent(lock)) => {
                 let until = self.now + self.setup.rules.voter_lease;
                 self.unlocks.await_done(until, request, lock.asked);
             }
-            Some(Released::Passed) => self.out.push(AgentOutput::Unlocked {
+            Some(Unlock::Passed) => self.out.push(AgentOutput::Unlocked {
                 request,
                 confirmed: true,
             }),
@@ -158,16 +158,16 @@ impl Agent {
         existed
     }
 
-    /// Releases a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
+    /// Unlocks a lock without waiting for a quorum. The answer is [`AgentOutput::Accepted`], immediately unless more
     /// than [`pending_unlocks`](crate::rules::Rules::pending_unlocks) unlocks are pending. Returns `false`,
     /// without an answer, if there is no such lock.
     pub fn unlock_async(&mut self, now: Time, token: Token, request: Request) -> bool {
         self.advance(now);
-        let released = self.release(token);
-        let existed = released.is_some();
+        let unlocked = self.pass_or_unlock(token);
+        let existed = unlocked.is_some();
         let accepted = self.unlocks.pending() <= self.setup.rules.pending_unlocks;
-        match released {
-            Some(Released::VotesReleased(_)) if !accepted => {
+        match unlocked {
+            Some(Unlock::Sent(_)) if !accepted => {
                 self.unlocks
                     .await_accepted(self.now + self.setup.rules.voter_lease, request);
             }
@@ -406,7 +406,7 @@ impl Agent {
         voting.minus(self.differing).len() >= self.quorum()
     }
 
-    /// The number of released locks whose unlock more than half of the members have not executed yet.
+    /// The number of locks whose unlock more than half of the members have not executed yet.
     #[must_use]
     pub fn pending_unlocks(&self) -> u64 {
         self.unlocks.pending()

@@ -307,7 +307,7 @@ pub enum Verdict {
         replies: Vec<Reply>,
         /// The sum over all votes of this agent after the batch: see [`Digest`].
         digest: Digest,
-        /// Revoked locks that the agent has not released yet.
+        /// Revoked locks that the agent has not unlocked yet.
         #[serde(deserialize_with = "bounds::revoked")]
         revoked: Vec<Token>,
     },

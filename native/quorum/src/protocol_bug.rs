@@ -27,7 +27,7 @@ pub enum ProtocolBug {
     SameGeneration,
     /// A voter removes a revoked vote before the holder knows that it is revoked.
     RevokedForgotten,
-    /// An agent still counts the votes of a token after it released the lock.
+    /// An agent still counts the votes of a token after it unlocked the lock.
     UnlockKeepsHeld,
     /// A voter drops the votes of all other agents of a node when the first frame of one arrives, not when that agent
     /// has answered.

@@ -11,7 +11,7 @@
 //! # Invariants
 //! - **V1** The votes of each name belong to one writer, or to readers only. (Q1 relies on it: any two quorums have a
 //!   voter in common.)
-//! - **V2** A vote stays while its agent's lease lasts, unless the agent releases it, or a later agent of its node
+//! - **V2** A vote stays while its agent's lease lasts, unless the agent unlocks it, or a later agent of its node
 //!   shows that it is dead. When a lease expires, its generation ends: a later batch of that agent gets a new
 //!   generation. (Q2, Q3)
 //! - **V3** In quarantine, a voter votes only for locks that *continue* a vote: it had voted for the lock before this
@@ -25,7 +25,7 @@
 //!   quarantine does not end early while a client may count on a vote. (Q4)
 //!
 //! Every call first advances the time, so leases that have expired by `now` end before the event of the call.
-//! Correctness does not depend on the order of batches. An agent never reuses a released token, so an old batch can
+//! Correctness does not depend on the order of batches. An agent never reuses an unlocked token, so an old batch can
 //! at worst leave a vote that its agent does not count. The next comparison of digests finds it.
 
 mod floors;
@@ -214,7 +214,7 @@ impl Voter {
     }
 
     /// Whether lists of members differ, or this voter must wait until other members have its list. While
-    /// `misconfigured`, the voter grants nothing new. Votes are renewed and released, and held locks are asserted, as
+    /// `misconfigured`, the voter grants nothing new. Votes are renewed and unlocked, and held locks are asserted, as
     /// otherwise.
     pub fn misconfigured(&mut self, now: Time, misconfigured: bool) {
         self.advance(now);

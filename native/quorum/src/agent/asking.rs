@@ -121,7 +121,7 @@ impl Agent {
         let Some(request) = self.requests.asking(token) else {
             return match self.locks.get(token) {
                 Some(_) => drop(link.confirm_unasked(now, rules, token, until)),
-                None => self.disown(member, token),
+                None => self.unlock_unknown(member, token),
             };
         };
         let is_new = self.requests.change_asking(request, |asking| {
@@ -330,7 +330,7 @@ impl Agent {
             return match self.locks.get_mut(token) {
                 // From now on its run has a time limit.
                 Some(lock) => drop(lock.pass_until.get_or_insert(until)),
-                None => self.disown(member, token),
+                None => self.unlock_unknown(member, token),
             };
         };
         let round_trip = self.links[member.place()].round_trip.unwrap_or_default();
@@ -350,12 +350,12 @@ impl Agent {
     /// Gives all votes back, and asks again.
     pub(super) fn give_back(&mut self, request: Request) {
         self.out.push(AgentOutput::GaveBack);
-        self.withdraw(request);
+        self.unlock_request(request);
         self.ask_all(request);
     }
 
-    /// Releases the votes and positions of a request.
-    fn withdraw(&mut self, request: Request) {
+    /// Unlocks the votes and positions of a request.
+    fn unlock_request(&mut self, request: Request) {
         let asking = self
             .requests
             .get(request)
@@ -373,12 +373,12 @@ impl Agent {
 
     /// Removes a request that is not granted, if it exists.
     pub(super) fn drop_request(&mut self, request: Request) {
-        self.withdraw(request);
+        self.unlock_request(request);
         self.requests.drop(request);
     }
 
     /// The voter has a vote or a position that this agent does not know.
-    fn disown(&mut self, member: Member, token: Token) {
+    fn unlock_unknown(&mut self, member: Member, token: Token) {
         self.unlock_at(MemberSet::EMPTY.with(member), token, Fence::default());
     }
 
@@ -406,7 +406,7 @@ impl Agent {
     }
 
     /// Removes a lock from the table, then queues its unlocks.
-    pub(super) fn give_up(&mut self, attempt: Token) -> HeldLock {
+    pub(super) fn unlock_attempt(&mut self, attempt: Token) -> HeldLock {
         let lock = self.locks.remove(attempt);
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
             lock.standing.set(MemberSet::EMPTY);
@@ -420,7 +420,7 @@ impl Agent {
 
     pub(super) fn lost(&mut self, attempt: Token, why: Loss) {
         let token = self.locks.token_of(attempt);
-        self.give_up(attempt);
+        self.unlock_attempt(attempt);
         self.out.push(AgentOutput::Lost { token, why });
     }
 

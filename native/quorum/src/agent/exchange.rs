@@ -77,7 +77,7 @@ impl Agent {
                 ops.push(Op::Settled);
             }
             let most = rules.batch.max(ops.len());
-            // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were released
+            // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were unlocked
             // since: see `Link::unchecked`.
             unlocked = Some(link.take(&mut ops, most, BATCH_BYTES, issued))
                 .filter(|_| link.settled && !matches!(then, Repair::Sync(_)));

@@ -79,7 +79,7 @@ pub(super) struct Link {
     pub(super) earlier_agents: Vec<Lifetime>,
     /// Whether it knows all locks that continue a vote. Until then, its answers do not extend its lease.
     pub(super) settled: bool,
-    /// Whether it may have votes, asserted in this session before it settled, for locks that were released since.
+    /// Whether it may have votes, asserted in this session before it settled, for locks that were unlocked since.
     /// Their answer was lost, and with it their unlocks.
     pub(super) unchecked: bool,
     /// The number of the last batch, and when it was sent.

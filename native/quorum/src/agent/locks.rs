@@ -34,11 +34,12 @@ pub(super) struct HeldLock {
     pub(super) standing: Arc<Standing>,
 }
 
-/// The result of a release.
-pub(super) enum Released {
+/// What became of a lock that its holder unlocked.
+pub(super) enum Unlock {
     /// Another request of this node got the lock.
     Passed,
-    VotesReleased(HeldLock),
+    /// The voters are sent the unlock.
+    Sent(HeldLock),
 }
 
 /// The locks with the same votes.

@@ -72,7 +72,7 @@ pub enum AgentOutput {
     },
     /// A request gave its votes back, because an older one of another node waits for one of them.
     GaveBack,
-    /// The lock is lost, and the agent has released its votes.
+    /// The lock is lost, and the agent has unlocked it.
     Lost {
         /// The lock's token.
         token: Token,

@@ -3,20 +3,20 @@
 //! ```text
 //!   requested         Lock t1 x, run of 16      each voter gives 16 fences
 //!   granted           t1, fence 17
-//!   released          t2, fence 18              the next request of this node has the lock: no message
-//!   released          t3, fence 19
-//!   released          Unlock t1, fence 32       the end of the run, or no request waits here
+//!   unlocked          t2, fence 18              the next request of this node has the lock: no message
+//!   unlocked          t3, fence 19
+//!   unlocked          Unlock t1, fence 32       the end of the run, or no request waits here
 //! ```
 //!
 //! Voters see one lock, whose fence is the last of the run. That fence is higher than all earlier ones, and a quorum
 //! has recorded it before the first lock of the run is granted. The same holds for each fence of the run, and no
-//! other writer gets one of them. Each holder has its own lock with its own standing: a released lock is no longer
+//! other writer gets one of them. Each holder has its own lock with its own standing: an unlocked lock is no longer
 //! held before the next one is granted. Fences that a run does not use are skipped.
 //!
 //! A run has a limited length, and after another node has asked for the lock (*recall*) a time limit. The technique is
 //! lock cohorting (Dice, Marathe and Shavit, "Lock Cohorting", PPoPP 2012): passing a lock on within a node is cheap.
 
-use super::locks::Released;
+use super::locks::Unlock;
 use super::output::{AgentOutput, Path, Request};
 use super::Agent;
 use crate::lease::Standing;
@@ -26,15 +26,15 @@ use crate::protocol_bug::ProtocolBug;
 use std::sync::Arc;
 
 impl Agent {
-    /// The holder releases the lock. It is passed on to the next request of this node if possible; otherwise its
-    /// votes are released. `None` if there is no such lock.
-    pub(super) fn release(&mut self, token: Token) -> Option<Released> {
+    /// The holder unlocks it. It is passed on to the next request of this node if possible; otherwise its
+    /// voters get the unlock. `None` if there is no such lock.
+    pub(super) fn pass_or_unlock(&mut self, token: Token) -> Option<Unlock> {
         let attempt = self.locks.attempt_of(token)?;
         if let Some(next) = self.next_of_run(attempt) {
             self.pass(attempt, next);
-            return Some(Released::Passed);
+            return Some(Unlock::Passed);
         }
-        Some(Released::VotesReleased(self.give_up(attempt)))
+        Some(Unlock::Sent(self.unlock_attempt(attempt)))
     }
 
     /// The next request for the lock, if it may be passed on. A lock at risk is not passed on, nor one with a vote that

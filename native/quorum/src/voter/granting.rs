@@ -161,7 +161,7 @@ impl Voter {
         true
     }
 
-    /// Marks the votes of `name` as revoked. They stay, so no other request gets the name, until their agents release
+    /// Marks the votes of `name` as revoked. They stay, so no other request gets the name, until their agents unlock
     /// them or their leases expire.
     pub(super) fn revoke(&mut self, name: &Name) {
         for (generation, token) in self.names.votes_for(name) {
