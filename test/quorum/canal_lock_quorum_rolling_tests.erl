@@ -6,11 +6,13 @@
 
 -import(test_nodes, [call/2, worker/1]).
 
--define(MEMBERS, 5).
 -define(LONG_MS, 60_000).
 
 %% Longer than the test: nothing becomes free because a lease ends.
 -define(LEASE_MS, 70_000).
+
+%% A member that may have votes of clients votes again after a lease.
+-define(LEASE_WITH_CLIENTS_MS, 3000).
 
 %% Between two restarts.
 -define(PAUSE_MS, 300).
@@ -20,43 +22,67 @@
 
 rolling_test_() ->
     [
-        {timeout, test_setup:timeout_s(), {Title, fun() -> roll(Restarted) end}}
-     || {Title, Restarted} <- [
-            {"locks survive when the members restart one after the other", fun restarted/2},
-            {"locks survive when the members are killed one after the other", fun killed/2}
+        {timeout, test_setup:timeout_s(), {Title, fun() -> Roll(Restarted) end}}
+     || {Title, Roll, Restarted} <- [
+            {"locks survive when the members restart one after the other", fun roll/1, fun restarted/3},
+            {"locks survive when the members are killed one after the other", fun roll/1, fun killed/3},
+            {"locks of clients survive when the members restart", fun roll_under_clients/1, fun restarted/3},
+            {"locks of clients survive when the members are killed", fun roll_under_clients/1, fun killed/3}
         ]
     ].
 
-options(Nodes) ->
-    (test_quorum_cluster:options(Nodes))#{lease_ms := ?LEASE_MS}.
-
+%% Five members that lock.
 roll(Restarted) ->
-    Nodes = [test_nodes:start() || _ <- lists:seq(1, ?MEMBERS)],
-    ok = test_quorum_cluster:start_all([{Node, options(Nodes)} || Node <- Nodes]),
+    Nodes = [test_nodes:start() || _ <- lists:seq(1, 5)],
+    Options = (test_quorum_cluster:options(Nodes))#{lease_ms := ?LEASE_MS},
+    ok = test_quorum_cluster:start_all([{Node, Options} || Node <- Nodes]),
     Loads = [begin_load(Node) || Node <- Nodes],
-    Last = lists:foldl(fun(Node, Running) -> restart_one(Restarted, Node, Running) end, Loads, Nodes),
+    Last = lists:foldl(fun(Node, Running) ->
+        {value, Load, Others} = lists:keytake(Node, 1, Running),
+        %% The processes of the node end before it, because a lock of a killed node is free only when it is back.
+        end_load(Load),
+        Again = restart_one(Restarted, Node, [Other || {Other, _} <- Others], Options),
+        Others ++ [begin_load(Again)]
+    end, Loads, Nodes),
     [end_load(Load) || Load <- Last],
     [test_nodes:stop(Node) || {Node, _} <- Last].
 
-%% The processes of the node end before it, because a lock of a killed node is free only when it is back.
-restart_one(Restarted, Node, Loads) ->
-    timer:sleep(?PAUSE_MS),
-    {value, Load, Others} = lists:keytake(Node, 1, Loads),
-    end_load(Load),
-    Again = Restarted(Node, [Node | [Other || {Other, _} <- Others]]),
-    call(Again, fun() -> test_await:value(true, fun canal_lock_quorum:ready/0) end),
-    Others ++ [begin_load(Again)].
+%% Three members, and two clients that lock.
+roll_under_clients(Restarted) ->
+    {Members, Clients} = lists:split(3, [test_nodes:start() || _ <- lists:seq(1, 5)]),
+    Options = (test_quorum_cluster:options(Members))#{clients := all, lease_ms := ?LEASE_WITH_CLIENTS_MS},
+    Of_client = (test_quorum_cluster:client_options(Members))#{lease_ms := ?LEASE_WITH_CLIENTS_MS},
+    ok = test_quorum_cluster:start_all(
+        [{Node, Options} || Node <- Members] ++ [{Node, Of_client} || Node <- Clients]
+    ),
+    %% The readers hold one lock all the time.
+    Readers = [worker(Node) || Node <- Clients],
+    [{ok, _} = test_quorum_cluster:rlock(Reader, held, ?LONG_MS) || Reader <- Readers],
+    Loads = [begin_load(Node) || Node <- Clients],
+    Last = lists:foldl(fun(Node, Running) ->
+        Others = lists:delete(Node, Running),
+        Others ++ [restart_one(Restarted, Node, Others ++ Clients, Options)]
+    end, Members, Members),
+    [end_load(Load) || Load <- Loads],
+    ?assertEqual([true || _ <- Readers], [test_quorum_cluster:held(Reader, held) || Reader <- Readers]),
+    [test_nodes:stop(Node) || Node <- Last ++ Clients].
 
-restarted(Node, Nodes) ->
+restart_one(Restarted, Node, Others, Options) ->
+    timer:sleep(?PAUSE_MS),
+    Again = Restarted(Node, Others, Options),
+    call(Again, fun() -> test_await:value(true, fun canal_lock_quorum:ready/0) end),
+    Again.
+
+restarted(Node, _, Options) ->
     ok = test_quorum_cluster:stop(Node),
-    ok = test_quorum_cluster:start(Node, options(Nodes)),
+    ok = test_quorum_cluster:start(Node, Options),
     Node.
 
-killed(Node, Nodes) ->
+killed(Node, Others, Options) ->
     ok = test_nodes:kill(Node),
     Again = test_nodes:restart(Node, []),
-    test_nodes:introduce([Again | Nodes -- [Node]]),
-    ok = test_quorum_cluster:start(Again, options(Nodes)),
+    test_nodes:introduce([Again | Others]),
+    ok = test_quorum_cluster:start(Again, Options),
     Again.
 
 begin_load(Node) ->
