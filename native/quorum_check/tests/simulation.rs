@@ -213,6 +213,9 @@ violates! {
     fn positions_forgotten(bug(PositionsForgotten)): PR1 PR2 Answers;
     fn no_recalls(bug(NoRecalls)): PR1 PR2;
 
+    /// PR6: a voter that has lost its fences waits for the answer to a lost question.
+    fn asked_once(bug(AskedOnce).faults(&[Fault::DisksLost, Fault::BadLink])): PR6;
+
     /// Q5: CE9: all fences are lost at once, and new ones start at the wall clock.
     fn all_fences_lost_while_wall_clocks_stand_still(
         Options { wall_clocks_stop: true, ..disks_lost() }

@@ -6,6 +6,7 @@ use super::{Stage, Voter, VoterOutput};
 use crate::members::{Member, MemberSet};
 use crate::message::{Floor, Frame, Known, Lifetime};
 use crate::protocol_bug::ProtocolBug;
+use crate::time::Time;
 
 impl Voter {
     /// The quarantine is over, and the fences are lost: starts the recovery.
@@ -29,7 +30,10 @@ impl Voter {
                     next
                 };
             }
-            Stage::Learning(learning) => learning.again = next,
+            Stage::Learning(learning) => {
+                let once = self.setup.bugs.have(ProtocolBug::AskedOnce);
+                learning.again = if once { Time(i64::MAX) } else { next };
+            }
             Stage::Voting | Stage::Superseded { .. } => {}
         }
         let needed = self.needed();
