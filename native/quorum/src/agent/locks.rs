@@ -201,20 +201,16 @@ impl Locks {
     /// A voter has given or confirmed its vote for a lock, or has none. Returns whether the holder must be notified
     /// that the lock is at risk: the other holders with the same votes already were.
     pub(super) fn vote(&mut self, token: Token, member: Member, has: bool) -> bool {
-        let Some(lock) = self.held.get(&token) else {
+        if !self.held.contains_key(&token) {
             return false;
-        };
-        let standing = Arc::clone(&lock.standing);
-        let (before, end) = (standing.votes(), standing.end());
-        match has {
-            true => standing.confirm(member),
-            false => standing.set(before.without(member)),
         }
         let voter = &mut self.voters[member.place()];
         voter.remove(token);
         voter.add(token, has);
-        self.provisional_changed(token, end);
-        self.move_to_set(token, before)
+        self.change_votes(token, |standing| match has {
+            true => standing.confirm(member),
+            false => standing.set(standing.votes().without(member)),
+        })
     }
 
     /// A session of `member` begins, which has forgotten all votes. Those that count at `now` are continued.
@@ -264,15 +260,14 @@ impl Locks {
         !self.voters[member.place()].continuing.is_empty()
     }
 
-    /// The votes of an earlier lifetime of `member` do not count any more.
+    /// The votes of an earlier lifetime of `member` do not count any more: its lease has ended. So no holder must be
+    /// notified because of that.
     pub(super) fn settle(&mut self, member: Member) {
         let continuing = std::mem::take(&mut self.voters[member.place()].continuing);
         for token in continuing {
-            let standing = Arc::clone(&self.held[&token].standing);
-            let (before, end) = (standing.votes(), standing.end());
-            standing.set(before.without(member));
-            self.provisional_changed(token, end);
-            self.move_to_set(token, before);
+            self.change_votes(token, |standing| {
+                standing.set(standing.votes().without(member));
+            });
         }
     }
 
@@ -304,16 +299,20 @@ impl Locks {
     /// The locks whose lease has expired at `now`, and those that are at risk since the last call. The caller removes
     /// the expired ones.
     pub(super) fn look(&mut self, now: Time) -> Ending {
-        while let Some((end, token)) = self
-            .provisional
-            .first()
-            .copied()
-            .filter(|(end, _)| *end <= now)
-        {
-            self.provisional.remove(&(end, token));
-            self.end_provisional(token);
-        }
         let mut ending = Ending::default();
+        let first = |locks: &Locks| locks.provisional.first().copied();
+        while let Some((_, token)) = first(self).filter(|(end, _)| *end <= now) {
+            let provisional = self.held[&token].standing.provisional();
+            for member in provisional.iter() {
+                let voter = &mut self.voters[member.place()];
+                voter.remove(token);
+                voter.add(token, false);
+            }
+            let end = |standing: &Standing| standing.set(standing.votes().minus(provisional));
+            if self.change_votes(token, end) {
+                ending.at_risk.push(token);
+            }
+        }
         let with_margin = self.with_margin_at(now);
         let is_less = !self.with_margin.minus(with_margin).is_empty();
         self.with_margin = with_margin;
@@ -371,20 +370,6 @@ impl Locks {
             .min()
     }
 
-    /// The provisional votes of a lock end.
-    fn end_provisional(&mut self, token: Token) {
-        let standing = Arc::clone(&self.held[&token].standing);
-        let before = standing.votes();
-        let provisional = standing.provisional();
-        standing.set(before.minus(provisional));
-        for member in provisional.iter() {
-            let voter = &mut self.voters[member.place()];
-            voter.remove(token);
-            voter.add(token, false);
-        }
-        self.move_to_set(token, before);
-    }
-
     /// Removes the timer of a lock that had provisional votes until `before`, and has none any more.
     fn provisional_changed(&mut self, token: Token, before: Option<Time>) {
         let after = self.held[&token].standing.end();
@@ -407,10 +392,14 @@ impl Locks {
         votes.and(self.with_margin).len() >= self.quorum
     }
 
-    /// Moves a lock to the set of its votes, which were `before`. Returns whether its holder must be notified that it
-    /// is at risk: those of that set were, and those of its set before were not.
-    fn move_to_set(&mut self, token: Token, before: MemberSet) -> bool {
-        let votes = self.held[&token].standing.votes();
+    /// Changes the votes of a lock, and moves it to the set of its new ones. Returns whether its holder must be
+    /// notified that it is at risk: those of that set were, and those of its set before were not.
+    fn change_votes(&mut self, token: Token, change: impl FnOnce(&Standing)) -> bool {
+        let standing = Arc::clone(&self.held[&token].standing);
+        let (before, end) = (standing.votes(), standing.end());
+        change(&standing);
+        self.provisional_changed(token, end);
+        let votes = standing.votes();
         if votes == before {
             return false;
         }
@@ -514,6 +503,18 @@ mod tests {
     const LEFT: Duration = Duration::from_nanos(10);
 
     fn insert(locks: &mut Locks, token: u64, votes: u64, now: i64) -> bool {
+        insert_with(locks, token, votes, (0, i64::MAX), now)
+    }
+
+    fn insert_with(
+        locks: &mut Locks,
+        token: u64,
+        votes: u64,
+        (provisional, end): (u64, i64),
+        now: i64,
+    ) -> bool {
+        let votes = MemberSet::from_bits(votes);
+        let provisional = (MemberSet::from_bits(provisional), Time(end));
         let lock = HeldLock {
             token: Token(token),
             names: Name::new(&token.to_be_bytes()).unwrap().into(),
@@ -522,8 +523,8 @@ mod tests {
             last: Fence(token),
             since: Time(0),
             pass_until: None,
-            asked: MemberSet::from_bits(votes),
-            standing: Arc::new(Standing::new(MemberSet::from_bits(votes), 2)),
+            asked: votes,
+            standing: Arc::new(Standing::with(votes, 2, provisional)),
         };
         locks.insert(Token(token), lock, Time(now))
     }
@@ -566,6 +567,19 @@ mod tests {
         // Its holder is notified now, and not again.
         assert!(!locks.vote(Token(2), last, false));
         assert_eq!(at_risk(&mut locks, 5), []);
+    }
+
+    /// Its unasked vote ends, and is not confirmed.
+    #[test]
+    fn a_lock_whose_unasked_vote_ends_joins_a_lock_at_risk() {
+        let mut locks = first_at_risk();
+        assert!(!insert_with(&mut locks, 3, 0b111, (0b100, 7), 5));
+        assert_eq!(
+            (locks.deadline(), at_risk(&mut locks, 6)),
+            (Some(Time(7)), vec![])
+        );
+        assert_eq!(at_risk(&mut locks, 7), [Token(3)]);
+        assert_eq!(at_risk(&mut locks, 8), []);
     }
 
     /// Its holder is notified at once, unless the voters have renewed their votes since the others were notified.
