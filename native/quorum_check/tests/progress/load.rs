@@ -58,6 +58,10 @@ pub struct Load {
     pub dead: BTreeSet<usize>,
     /// Nodes that lock nothing.
     pub idle: BTreeSet<usize>,
+    /// The nodes whose machines were called since their outputs were last taken.
+    called: BTreeSet<usize>,
+    /// When the next timer of each node's machines is due.
+    due: Vec<Option<Time>>,
     /// Frames in flight, by arrival time and order of sending.
     wire: BinaryHeap<Reverse<(Time, u64, usize, Send)>>,
     sent: u64,
@@ -106,6 +110,8 @@ impl Load {
             full: None,
             dead: BTreeSet::new(),
             idle: BTreeSet::new(),
+            called: BTreeSet::new(),
+            due: Vec::new(),
             wire: BinaryHeap::new(),
             sent: 0,
             frames: 0,
@@ -239,14 +245,12 @@ impl Load {
         self.asked.is_empty() && agents && self.voters.iter().all(Voter::is_empty)
     }
 
-    fn running(&self) -> impl Iterator<Item = usize> + use<> {
-        let dead = self.dead.clone();
-        (0..self.shares.len()).filter(move |node| !dead.contains(node))
+    fn running(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..self.shares.len()).filter(|node| !self.dead.contains(node))
     }
 
-    fn locking(&self) -> impl Iterator<Item = usize> + use<> {
-        let idle = self.idle.clone();
-        self.running().filter(move |node| !idle.contains(node))
+    fn locking(&self) -> impl Iterator<Item = usize> + use<'_> {
+        self.running().filter(|node| !self.idle.contains(node))
     }
 
     /// Knuth's MMIX generator. 0 without a seed.
@@ -306,9 +310,8 @@ impl Load {
         self.shares[node] += 1;
         self.behind.iter_mut().for_each(|behind| *behind += 1);
         self.behind[node] = 0;
-        for node in self.locking() {
-            self.most_behind = self.most_behind.max(self.behind[node]);
-        }
+        let most_behind = self.locking().map(|node| self.behind[node]).max();
+        self.most_behind = self.most_behind.max(most_behind.unwrap_or_default());
         self.requests += 1;
         let unlock = Request(self.requests);
         assert!(self.agents[node].unlock_async(now, token, unlock));
@@ -317,8 +320,9 @@ impl Load {
         }
     }
 
+    /// Carries out what the machines that were called have put out.
     fn settle(&mut self) {
-        for node in self.running() {
+        for node in std::mem::take(&mut self.called) {
             let outputs = self.voters.get_mut(node).map(Voter::outputs);
             for output in outputs.into_iter().flatten() {
                 match output {
@@ -348,13 +352,16 @@ impl Load {
                 self.agents[node].flush(self.now);
                 outputs = self.agents[node].outputs();
             }
+            let voter = self.voters.get(node).and_then(Voter::deadline);
+            let deadlines = [self.agents[node].deadline(), voter];
+            self.due[node] = deadlines.into_iter().flatten().min();
         }
     }
 
     /// Runs for `span`, counted from now, and prints the figures.
     pub fn run(&mut self, title: &str, span: Duration) -> Figures {
         if self.asked.is_empty() {
-            for node in self.locking() {
+            for node in self.locking().collect::<Vec<_>>() {
                 (0..self.loops).for_each(|of| self.lock(node, of));
             }
         }
@@ -409,24 +416,23 @@ impl Load {
 
     fn play(&mut self, span: Duration) {
         let end = self.now + span;
+        self.due = vec![None; self.shares.len()];
+        self.called = self.running().collect();
         (0..self.shares.len()).for_each(|node| self.agents[node].flush(self.now));
         self.settle();
         while self.now < end {
             let arrives = self.wire.peek().map(|Reverse((at, ..))| *at);
-            let agents = self.running().map(|node| &self.agents[node]);
-            let agents = agents.filter_map(Agent::deadline).min();
-            let voters = self.running().filter_map(|node| self.voters.get(node));
-            let voters = voters.filter_map(Voter::deadline).min();
-            let ticks = agents.into_iter().chain(voters).min();
-            let next = arrives.into_iter().chain(ticks).min().unwrap_or(end);
+            let due = self.due.iter().flatten().min().copied();
+            let next = arrives.into_iter().chain(due).min().unwrap_or(end);
             let now = next.clamp(self.now, end);
             self.now = now;
-            if ticks.is_some_and(|at| at <= now) {
-                for node in self.running() {
+            for node in 0..self.due.len() {
+                if self.due[node].is_some_and(|at| at <= now) {
                     let voter = self.voters.get_mut(node);
                     voter.into_iter().for_each(|voter| voter.tick(now));
                     self.agents[node].tick(now);
                     self.agents[node].flush(now);
+                    self.called.insert(node);
                 }
             }
             while self.wire.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
@@ -436,6 +442,7 @@ impl Load {
                 let to = self.place(&send);
                 if !self.dead.contains(&to) {
                     self.arrive(from, to, send.frame);
+                    self.called.insert(to);
                 }
             }
             self.watch_queues();
