@@ -167,9 +167,9 @@ violates! {
     fn five_voters_without_quarantine(no_quarantine().members(5)): Q3 Q5 Votes Q1, then Q1;
 
     /// CE3
-    fn votes_of_an_earlier_lifetime_count(bug(ForgottenVotesCount).contended().faults(&[
-        Fault::VoterCrash, Fault::VotersCrash, Fault::BadLink, Fault::VoterPause,
-    ])): Q2 Q3 Q1, then Q1;
+    fn votes_of_an_earlier_lifetime_count(
+        bug(ForgottenVotesCount).of_three().faults(&[Fault::VoterMoves, Fault::CutOneWay])
+    ): Q2 Q3 Q1, then Q1;
 
     /// CE11: a lock without a vote of the earlier lifetime is asserted in the quarantine. Another agent may count one.
     fn any_lock_continues(bug(AnyLockContinues)): Votes;
@@ -204,10 +204,19 @@ violates! {
 
     fn unlocked_lock_held(bug(UnlockKeepsHeld)): Q8;
 
-    /// A vote that was given unasked counts for longer than its voter keeps it.
-    fn given_from_the_arrival(bug(GivenFromArrival)): Q2 Votes, then Q1;
-    fn given_counts_long(bug(GivenCountsLong)): Q2 Votes, then Q1;
-    fn given_ends_with_the_connection(bug(GivenEndsWithConnection)): Given, then Q1;
+    /// A vote that was given unasked counts for longer than its voter keeps it. Two holders need a voter that does not
+    /// hear the first of them, and has taken the vote back.
+    fn given_from_the_arrival(
+        bug(GivenFromArrival).of_three().faults(&[Fault::AgentPause, Fault::Stall])
+    ): Q2 Votes, then Q1;
+    fn given_counts_long(
+        bug(GivenCountsLong).of_three().faults(&[Fault::AgentPause, Fault::CutBothWays])
+    ): Q2 Votes, then Q1;
+    /// The longer such a vote counts, the likelier the voter is informed before it ends that the connection is down.
+    fn given_ends_with_the_connection(
+        bug(GivenEndsWithConnection).of_three().faults(&[Fault::CutBothWays, Fault::CutOneWay])
+            .rules(|rules| Rules { wait: rules.holder_lease, ..rules }).only(Label::Given)
+    ): Given, then Q1;
 
     /// PR1: a request waits for a vote of which no agent or no voter knows.
     fn positions_forgotten(bug(PositionsForgotten)): PR1 PR2 Answers;
@@ -225,7 +234,7 @@ violates! {
     fn old_disk_believed(bug(StaleBelieved).faults(&[Fault::OldDisk])): Q14, then Q5;
 
     fn first_frame_buries(
-        bug(FirstFrameBuries).contended().faults(&[Fault::AgentCrash, Fault::BadLink, Fault::Stall])
+        bug(FirstFrameBuries).of_three().faults(&[Fault::AgentCrash, Fault::Stall])
     ): Q2 Q3 Q7 Votes Q1, then Q1;
 
     /// V7: a voter that restarts does not wait for a guest that still counts its vote.
@@ -241,7 +250,7 @@ violates! {
 
     /// Two voters share a file, or one has the file of another.
     fn files_of_other_nodes_are_used(
-        Options { uses_any_file: true, ..Options::default() }
+        Options { uses_any_file: true, ..Options::default() }.members(3).guests(0)
             .faults(&[Fault::ForeignDisk, Fault::VoterCrash])
     ): Q3 Q5, then Q5;
 
@@ -266,7 +275,7 @@ violates! {
 
     /// The rate of a clock may be wrong by 1 % only.
     fn clocks_wrong_by_a_fifth(
-        Options { drift: 200_000, ..Options::default() }.contended()
+        Options { drift: 200_000, ..Options::default() }.of_three()
             .faults(&[Fault::Isolation, Fault::NodePause, Fault::AgentPause, Fault::Clock])
     ): Q2 Q3 Votes Q1, then Q1;
 

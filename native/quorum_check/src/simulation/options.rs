@@ -88,6 +88,12 @@ impl Options {
         self
     }
 
+    /// Three contended members and no guests: the fewest nodes with two quorums that share one voter, so histories are
+    /// short, and a wrong vote soon makes two holders.
+    pub fn of_three(self) -> Options {
+        self.contended().members(3).guests(0)
+    }
+
     pub fn long(mut self) -> Options {
         self.long = true;
         self
