@@ -58,8 +58,8 @@ settings! {
         rules(|rules| rules.heartbeat = units(9)) only("Q1");
 
     "CE5" "3 members, 1 restart, a quarantine shorter than the holder's lease":
-        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2)]) quarantine(units(1))
-        rules(|rules| rules.heartbeat = units(9)) violates("Q1");
+        clients(&[&[WRITE], THEN_WRITE]) voter_crashes(1) time(1) disconnects(1) apart(&[(0, 2), (1, 0)])
+        quarantine(units(1)) crashing(&[1]) rules(|rules| rules.heartbeat = units(9)) violates("Q1");
 
     // The voters that restart know the new rules only. The first holder counts on their votes by the old ones.
     "ShorterLeases" "3 members, 2 restart with shorter leases, and their quarantine is that of the new rules":
