@@ -51,7 +51,7 @@ fn own_names_cost_100_agents_as_many_frames_as_16() {
 /// Ten names, and as many names per agent as 16 agents have.
 #[test]
 fn shared_names_cost_100_agents_as_many_frames_as_16() {
-    let of = |count, names| agents(count, Choice::Shared(names), (ms(1_000), ms(1_000)));
+    let of = |count, names| agents(count, Choice::Shared(names), (ms(300), ms(1_000)));
     let few = of(16, 10);
     for names in [10, 62] {
         let many = of(100, names);

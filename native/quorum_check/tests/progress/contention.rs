@@ -75,7 +75,7 @@ fn pr4_one_node_cannot_reach_a_voter() {
             let mut load = Load::new(nodes).names(names, mode).jitter(seed).start();
             load.cut = Some((0, nodes - 1));
             let title = format!("{nodes} nodes, {names} names, one cannot reach a voter");
-            let figures = load.run(&title, SPAN / 2);
+            let figures = load.run(&title, SPAN / 3);
             assert!(figures.per_second > 1500, "{title}: {figures:?}");
             assert!(
                 figures.longest < Duration::from_millis(150),

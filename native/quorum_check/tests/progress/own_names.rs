@@ -26,7 +26,7 @@ impl Sickness {
     fn spans(self) -> (Duration, Duration) {
         match self {
             Quarantined | FullDisk => (ms(500), ms(1_000)),
-            Slow(_) => (ms(2_500), ms(2_500)),
+            Slow(_) => (ms(2_000), ms(1_000)),
         }
     }
 }

@@ -26,7 +26,7 @@ fn pr7_requests_for_several_names_all_end() {
     for seed in 1..4 {
         for load in loads(seed) {
             let mut load = load.start();
-            let figures = load.run("several names", Duration::from_secs(5));
+            let figures = load.run("several names", Duration::from_secs(3));
             assert!(figures.longest < Duration::from_millis(300), "{figures:?}");
             assert!(figures.least() * 2 > figures.most(), "{figures:?}");
             assert!(load.ends_within(Duration::from_secs(1)), "{figures:?}");
