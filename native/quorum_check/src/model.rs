@@ -11,8 +11,7 @@
 //! - *Quiescence* (`quiescence.rs`) is what follows a state if no further fault happens. It plays two continuations:
 //!   the frames in flight arrive, or they are lost. It is the check of liveness.
 //! - The [`settings`] are those of the correct protocol. The [`controls`] enable protocol bugs, which must be found.
-//!   [`coverage`] counts the events of a search. `quorum_model.rs` is a setting as a stateright model, and `shared.rs`
-//!   a value that many states share.
+//!   `quorum_model.rs` is a setting as a stateright model, and `shared.rs` a value that many states share.
 //!
 //! # A first search
 //!
@@ -22,12 +21,10 @@
 //! $ cd native && cargo run --profile test -p quorum_check --bin explore -- first
 //! first: 258 states (295 generated), depth 29, complete, 0.0 s, 90255 states/s
 //!   never seen: two readers hold
-//!   18 write locks granted, 28 unlocks confirmed, ...
 //! ```
 //!
 //! So 258 states can be reached, the last ones by 28 actions. All properties hold. *Complete*: the bounds of the
-//! setting allow no other state. "Never seen" lists events that occur in no state: here, no client reads. The last line
-//! counts events.
+//! setting allow no other state. "Never seen" lists events that occur in no state: here, no client reads.
 //!
 //! `explore --control UnlockKeepsHeld` shows a violation, and each action that leads to it with its outputs.
 //!
@@ -66,7 +63,6 @@
 
 pub mod action;
 pub mod controls;
-pub mod coverage;
 mod properties;
 mod quiescence;
 mod quorum_model;

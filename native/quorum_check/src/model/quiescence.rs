@@ -5,7 +5,6 @@
 //! frames in flight arrive first, or they are lost. All clients must then be done, and all tables must become empty
 //! (Q9, Q10). The check plays one continuation of a state, not all. It shows that no state is a dead end.
 
-use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Setting};
 use crate::model::state::State;
 use crate::model::transition::Transition;
@@ -15,20 +14,18 @@ const MOST_UNITS: usize = 100;
 /// Frames, steps and stored fences within one unit of time.
 const MOST_ACTIONS: usize = 10_000;
 
-pub fn check(setting: &Setting, coverage: &Coverage, state: &State) -> Result<(), String> {
-    play(setting, coverage, state, false, false).0?;
-    play(setting, coverage, state, true, false).0
+pub fn check(setting: &Setting, state: &State) -> Result<(), String> {
+    play(setting, state, false, false).0?;
+    play(setting, state, true, false).0
 }
 
 pub fn play(
     setting: &Setting,
-    coverage: &Coverage,
     state: &State,
     lost: bool,
     traced: bool,
 ) -> (Result<(), String>, Vec<String>) {
-    coverage.count(CoverPoint::Quiescence);
-    let mut next = Transition::new(setting, coverage, state.clone(), traced);
+    let mut next = Transition::new(setting, state.clone(), traced);
     let result = run(setting, &mut next, lost);
     (result, next.trace.unwrap_or_default())
 }

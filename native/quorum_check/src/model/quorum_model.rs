@@ -1,7 +1,6 @@
 //! A setting as a stateright model: the first state, the actions of a state, and the properties.
 
 use crate::model::action::Action;
-use crate::model::coverage::Coverage;
 use crate::model::properties;
 use crate::model::quiescence;
 use crate::model::setting::{member, Budget, Order, Setting};
@@ -17,7 +16,6 @@ const MOST_START: usize = 100;
 #[derive(Clone)]
 pub struct QuorumModel {
     pub setting: Arc<Setting>,
-    pub coverage: Arc<Coverage>,
     first: State,
     walking: bool,
 }
@@ -25,8 +23,7 @@ pub struct QuorumModel {
 impl QuorumModel {
     /// For a search of all states, or, if `walking`, for random walks.
     pub fn new(setting: Setting, walking: bool) -> QuorumModel {
-        let coverage = Coverage::default();
-        let mut first = Transition::first(&setting, &coverage);
+        let mut first = Transition::first(&setting);
         if !setting.cold {
             start(&mut first);
         }
@@ -37,7 +34,6 @@ impl QuorumModel {
         };
         QuorumModel {
             setting: Arc::new(setting),
-            coverage: Arc::default(),
             first,
             walking,
         }
@@ -45,7 +41,7 @@ impl QuorumModel {
 
     /// The state after an action, and the trace of the action if `traced`.
     pub fn perform(&self, state: &State, action: Action, traced: bool) -> (State, Vec<String>) {
-        let mut next = Transition::new(&self.setting, &self.coverage, state.clone(), traced);
+        let mut next = Transition::new(&self.setting, state.clone(), traced);
         next.perform(action);
         next.sort_flights();
         if self.walking {
@@ -61,7 +57,7 @@ impl QuorumModel {
             return true;
         }
         let chosen = state.all_done(&self.setting) || state.sample() % every == 0;
-        !chosen || quiescence::check(&self.setting, &self.coverage, state).is_ok()
+        !chosen || quiescence::check(&self.setting, state).is_ok()
     }
 
     fn possible(&self, state: &State, actions: &mut Vec<Action>) {

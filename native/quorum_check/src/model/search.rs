@@ -9,7 +9,6 @@ use crate::random::Random;
 use stateright::{Checker, Chooser, Expectation, HasDiscoveries, Model};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +44,6 @@ pub struct Report {
     pub elapsed: Duration,
     pub violations: Vec<(&'static str, String)>,
     pub unseen: Vec<&'static str>,
-    pub coverage: String,
 }
 
 impl Report {
@@ -81,11 +79,10 @@ impl fmt::Display for Report {
                 "{name}: {generated} states in walks of up to {length} actions from seed {seed}"
             )?,
         }
-        writeln!(f, ", {seconds:.1} s, {rate:.0} states/s")?;
+        write!(f, ", {seconds:.1} s, {rate:.0} states/s")?;
         if !self.unseen.is_empty() {
-            writeln!(f, "  never seen: {}", self.unseen.join(", "))?;
+            write!(f, "\n  never seen: {}", self.unseen.join(", "))?;
         }
-        write!(f, "  {}", self.coverage)?;
         for (property, trace) in &self.violations {
             write!(f, "\n  {property} IS VIOLATED:\n{trace}")?;
         }
@@ -124,8 +121,6 @@ fn report(
 ) -> Report {
     let elapsed = started.elapsed();
     let model = checker.model();
-    // Before traces perform their actions again.
-    let coverage = Arc::clone(&model.coverage).to_string();
     let mut violations = Vec::new();
     let mut unseen = Vec::new();
     let mut found = checker.discoveries();
@@ -152,7 +147,6 @@ fn report(
         elapsed,
         violations,
         unseen,
-        coverage,
     }
 }
 
@@ -175,7 +169,7 @@ fn trace(model: &QuorumModel, property: &str, path: Vec<(State, Option<Action>)>
     let last = path.last().filter(|_| property == "PR1");
     for (lost, fate) in [(false, "arrive"), (true, "are lost")] {
         let Some((last, _)) = last else { continue };
-        let (result, after) = quiescence::play(&model.setting, &model.coverage, last, lost, true);
+        let (result, after) = quiescence::play(&model.setting, last, lost, true);
         if let Err(left) = result {
             lines.push(format!(
                 "    no further fault, the frames in flight {fate}:"

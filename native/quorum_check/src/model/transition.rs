@@ -5,12 +5,10 @@
 mod actions;
 mod outputs;
 
-use crate::model::coverage::{CoverPoint, Coverage};
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::shared::Shared;
 use crate::model::state::{
-    agent_lifetime, voter_lifetime, votes_of, AgentState, Client, State, Stored, Violation,
-    VoterState, NOW,
+    agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
 };
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::members::{Member, MemberSet};
@@ -24,28 +22,21 @@ const MOST_TICKS: usize = 100;
 
 pub struct Transition<'a> {
     setting: &'a Setting,
-    coverage: &'a Coverage,
     pub state: State,
     pub trace: Option<Vec<String>>,
 }
 
 impl<'a> Transition<'a> {
-    pub fn new(
-        setting: &'a Setting,
-        coverage: &'a Coverage,
-        state: State,
-        traced: bool,
-    ) -> Transition<'a> {
+    pub fn new(setting: &'a Setting, state: State, traced: bool) -> Transition<'a> {
         Transition {
             setting,
-            coverage,
             state,
             trace: traced.then(Vec::new),
         }
     }
 
     /// To the first state: all machines have just started and do not know each other.
-    pub fn first(setting: &'a Setting, coverage: &'a Coverage) -> Transition<'a> {
+    pub fn first(setting: &'a Setting) -> Transition<'a> {
         let state = State {
             agents: Vec::new(),
             voters: Vec::new(),
@@ -59,7 +50,7 @@ impl<'a> Transition<'a> {
             violation: None,
             depth: 0,
         };
-        let mut first = Transition::new(setting, coverage, state, false);
+        let mut first = Transition::new(setting, state, false);
         for member in setting.agents.iter() {
             let agent = first.new_agent(member, 0, MemberSet::EMPTY);
             first.state.agents.push(agent);
@@ -176,7 +167,6 @@ impl<'a> Transition<'a> {
     /// Another voter knows a later life.
     fn supersede(&mut self, me: Member, seen: Lifetime) {
         self.note(|| format!("{me:?} was superseded by life {}", seen.life()));
-        self.coverage.count(CoverPoint::Superseded);
         let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         (voter.storing, voter.stalled) = (None, false);
@@ -332,8 +322,6 @@ impl<'a> Transition<'a> {
     /// Starts a write of guests. Returns whether the voter is informed of it at once.
     fn write_guests(&mut self, me: Member, some: bool) -> bool {
         self.note(|| format!("{me:?} stores that there are guests: {some}"));
-        let (begin, end) = (CoverPoint::GuestsBegin, CoverPoint::GuestsEnd);
-        self.coverage.count(if some { begin } else { end });
         let slow = self.setting.slow_guests;
         let voter = &mut self.state.voters[me.place()];
         voter.storing_guests.push(some);
@@ -361,9 +349,7 @@ impl<'a> Transition<'a> {
             if voter.deadline().is_none_or(|deadline| deadline > NOW) {
                 return;
             }
-            let before = votes_of(voter);
             self.call_voter(me, |voter| voter.tick(NOW));
-            self.count_taken_back(me, &before);
         }
         let text = format!("the timer of the voter of {me:?} fires endlessly");
         self.violated("Machine", text);

@@ -3,13 +3,12 @@
 use super::outputs::request;
 use super::Transition;
 use crate::model::action::Action;
-use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
 use crate::model::state::{self, agent_lifetime, votes_of, Flight, Phase, NOW};
 use crate::quarantine;
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Lifetime, Names, Op, Token, VoterState};
+use quorum::message::{Ack, Batch, Fence, Frame, Names, Op, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
 
@@ -123,9 +122,6 @@ impl Transition<'_> {
         let (mode, names) = self.setting.request(client, step);
         let names = names.iter().map(|name| Setting::name_of(*name)).collect();
         let names = Names::new(names).expect("names of the setting");
-        if timeout == 0 {
-            self.coverage.count(CoverPoint::Tried);
-        }
         self.call_agent(agent, |agent| {
             agent.lock(NOW, request(client, step), names, mode, units(timeout));
         });
@@ -189,10 +185,6 @@ impl Transition<'_> {
         let from = self.setting.node(flight.from);
         self.call_voter(me, |voter| voter.receive(NOW, from, flight.frame.clone()));
         let after = voter(self).expect("a voter that runs");
-        let was_quarantined = before.state() == VoterState::Quarantined;
-        if was_quarantined && after.state() != VoterState::Quarantined && from.member().is_none() {
-            self.coverage.count(CoverPoint::GuestSettled);
-        }
         let (mut had, has) = (votes_of(&before), votes_of(&after));
         if had.iter().any(|vote| !has.contains(vote)) {
             // A voter that was stalled may first take votes back.
@@ -229,9 +221,6 @@ impl Transition<'_> {
             if granted || refused.contains(&token) && !continues {
                 let vote = format!("a vote for t{} of {agent:?}", token.0);
                 self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));
-            }
-            if was_quarantined && continues {
-                self.coverage.count(CoverPoint::AssertedInQuarantine);
             }
         }
     }
@@ -370,7 +359,6 @@ impl Transition<'_> {
         let seen = &mut self.state.agents[agent];
         seen.closed = seen.closed.with(me);
         let node = self.setting.node(seen.member);
-        self.coverage.count(CoverPoint::VoterDown);
         self.tick_voter(me);
         let votes = |next: &Self| {
             next.state.voters[me.place()]
@@ -386,18 +374,6 @@ impl Transition<'_> {
                 "Q7",
                 format!("{me:?} forgot votes when a connection was closed"),
             );
-        }
-    }
-
-    /// Counts the votes that a voter has dropped since, while the leases of their agents last.
-    pub(super) fn count_taken_back(&self, me: Member, before: &[(Lifetime, Token)]) {
-        let Some(voter) = &self.state.voters[me.place()].machine else {
-            return;
-        };
-        let kept = votes_of(voter);
-        let dropped = before.iter().filter(|vote| !kept.contains(vote));
-        for _ in dropped.filter(|(agent, _)| voter.expires(*agent).is_some()) {
-            self.coverage.count(CoverPoint::TakenBack);
         }
     }
 

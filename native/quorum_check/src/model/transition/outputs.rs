@@ -2,15 +2,12 @@
 
 use super::Transition;
 use crate::frame_text;
-use crate::model::coverage::CoverPoint;
 use crate::model::setting::{member, Disk, Setting};
 use crate::model::shared::Shared;
 use crate::model::state::{Flight, Phase};
-use quorum::agent::{AgentOutput, Refusal, Request};
+use quorum::agent::{AgentOutput, Request};
 use quorum::members::{Member, MemberSet};
-use quorum::message::{
-    Ack, Batch, Fence, Floor, Frame, Known, Mode, Op, Reason, Reply, Send, Token, Verdict,
-};
+use quorum::message::{Batch, Fence, Frame, Mode, Op, Send, Token};
 use quorum::rules::Rules;
 
 /// The number of a request contains the client and the index of its step.
@@ -25,7 +22,6 @@ fn client_and_step(request: Request) -> (usize, usize) {
 impl Transition<'_> {
     pub(super) fn send(&mut self, from: Member, send: Send) {
         let (to, frame) = (self.setting.place(send.to), send.frame);
-        self.count_frame(from, to, &frame);
         let agent = self.state.agent_of(to);
         let arrives = match &frame {
             Frame::Batch(_) | Frame::Floor(_) => self.state.voters[to.place()].machine.is_some(),
@@ -48,12 +44,6 @@ impl Transition<'_> {
                 delayed: false,
             }));
         }
-    }
-
-    /// Whether it is a guest, and the voter's file does not say that there may be any.
-    fn is_being_stored(&self, voter: Member, guest: Member) -> bool {
-        let stored = self.state.voters[voter.place()].disk.guests;
-        self.setting.node(guest).member().is_none() && !stored
     }
 
     /// Machines with different leases ignore each other.
@@ -81,41 +71,24 @@ impl Transition<'_> {
             AgentOutput::Granted {
                 request,
                 token,
-                attempt,
                 fence,
                 ..
-            } => {
-                if attempt != token {
-                    self.coverage.count(CoverPoint::PassedOn);
-                }
-                self.granted(request, token, fence);
-            }
+            } => self.granted(request, token, fence),
             AgentOutput::Refused { request, why } => {
-                self.coverage.count(match why {
-                    Refusal::Timeout => CoverPoint::TimedOut,
-                    Refusal::NoQuorum | Refusal::Misconfigured => CoverPoint::NoQuorum,
-                });
                 let text = format!("refused, {why:?}");
                 self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
             }
             AgentOutput::Unlocked { request, confirmed } => {
-                self.coverage.count(if confirmed {
-                    CoverPoint::Unlocked
-                } else {
-                    CoverPoint::UnlockedUnsure
-                });
                 let text = format!("unlocked, confirmed: {confirmed}");
                 self.answered(request, &text, unlocks);
             }
             AgentOutput::Accepted { request } => self.answered(request, "accepted", unlocks),
-            AgentOutput::GaveBack => self.coverage.count(CoverPoint::GaveBack),
+            AgentOutput::GaveBack => {}
             AgentOutput::AtRisk { token } => {
-                self.note(|| format!("{member:?}: t{} is at risk", token.0));
-                self.coverage.count(CoverPoint::AtRisk);
+                self.note(|| format!("{member:?}: t{} is at risk", token.0))
             }
             AgentOutput::Lost { token, why } => {
                 self.note(|| format!("{member:?}: t{} is lost, {why:?}", token.0));
-                self.coverage.count(CoverPoint::Lost);
                 for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
                     let holds =
                         matches!(client.phase, Phase::Holds { token: held, .. } if held == token);
@@ -150,11 +123,6 @@ impl Transition<'_> {
         }
         self.state.clients[client].phase = Phase::Holds { step, token };
         let (mode, names) = self.setting.request(client, step);
-        self.coverage.count(if mode == Mode::Write {
-            CoverPoint::GrantedWrite
-        } else {
-            CoverPoint::GrantedRead
-        });
         for number in names {
             let before = self.state.fences[*number];
             if fence < before || mode == Mode::Write && fence == before {
@@ -209,59 +177,6 @@ impl Transition<'_> {
                 let text = format!("{member:?} requests a vote for t{token} after its unlock");
                 self.violated("Q8", text);
             }
-        }
-    }
-
-    fn count_frame(&self, from: Member, to: Member, frame: &Frame) {
-        let count = |point| self.coverage.count(point);
-        match frame {
-            Frame::Batch(batch) => batch.ops.iter().for_each(|op| match op {
-                Op::EndAgent { .. } => count(CoverPoint::Ended),
-                Op::Assert { .. } => count(CoverPoint::Asserted),
-                Op::Confirm { .. } => count(CoverPoint::Confirmed),
-                _ => {}
-            }),
-            Frame::Ack(Ack {
-                verdict: Verdict::Done {
-                    replies, revoked, ..
-                },
-                ..
-            }) => {
-                if !revoked.is_empty() {
-                    count(CoverPoint::Revoked);
-                }
-                replies.iter().for_each(|reply| match reply {
-                    Reply::Synced { .. } => count(CoverPoint::Synced),
-                    Reply::No { reason } => match reason {
-                        Reason::Busy => count(CoverPoint::Busy),
-                        Reason::Queued => count(CoverPoint::Queued),
-                        Reason::Quarantine => count(CoverPoint::RefusedQuarantine),
-                        Reason::Learning => count(CoverPoint::RefusedLearning),
-                        Reason::Storing if self.is_being_stored(from, to) => {
-                            count(CoverPoint::RefusedGuest);
-                        }
-                        Reason::Storing => count(CoverPoint::RefusedStoring),
-                        Reason::Misconfigured => {}
-                    },
-                    Reply::Yes { .. } | Reply::Missing => {}
-                });
-            }
-            Frame::Ack(Ack {
-                verdict: Verdict::Mismatch { .. },
-                ..
-            }) => count(CoverPoint::Mismatched),
-            Frame::Notice(notice) => {
-                notice.given.iter().for_each(|_| count(CoverPoint::Given));
-                if !notice.recalls.is_empty() {
-                    count(CoverPoint::Recalled);
-                }
-            }
-            Frame::Floor(Floor::Answer { known, .. }) => match known {
-                Known::Quarantine => {}
-                Known::Told { .. } => count(CoverPoint::FloorTold),
-                Known::Lost { .. } => count(CoverPoint::FloorLost),
-            },
-            Frame::Floor(Floor::Ask { .. }) => {}
         }
     }
 }
