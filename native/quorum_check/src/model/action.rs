@@ -1,7 +1,7 @@
 //! Actions: what may happen next in a state.
 
 use crate::frame_text;
-use crate::model::setting::{Setting, Step};
+use crate::model::setting::Setting;
 use crate::model::state::State;
 use quorum::members::Member;
 
@@ -43,76 +43,32 @@ pub enum Action {
 
 impl Action {
     pub fn describe(self, setting: &Setting, state: &State) -> String {
-        let agent = |agent: usize| format!("agent of {:?}", state.agents[agent].member);
-        let frame = |place: usize| {
-            let flight = &state.flights[place];
-            let delayed = if flight.delayed { "delayed " } else { "" };
-            let frame = frame_text::describe(&flight.frame);
-            format!("{delayed}{:?} -> {:?} {{{frame}}}", flight.from, flight.to)
-        };
         match self {
             Action::Step(client) => {
                 let at = state.enabled_step(setting, client);
                 let script = &setting.scripts[client];
-                let step = describe_step(script.steps[at.expect("a possible action")]);
-                format!("client {client} of m{} {step}", script.at)
+                let step = script.steps[at.expect("a possible action")];
+                format!("client {client} of m{}: {step:?}", script.at)
             }
-            Action::Deliver(place) => format!("deliver {}", frame(place)),
-            Action::Duplicate(place) => format!("deliver and keep in flight {}", frame(place)),
-            Action::Reorder(place) => format!("reorder {}", frame(place)),
-            Action::Delay(place) => format!("delay {}", frame(place)),
-            Action::PassTime => "time passes".into(),
-            Action::StallAgent(place) => format!("{} stalls", agent(place)),
-            Action::ResumeAgent(place) => format!("{} resumes", agent(place)),
-            Action::StallVoter(voter) => format!("voter of {voter:?} stalls"),
-            Action::ResumeVoter(voter) => format!("voter of {voter:?} resumes"),
-            Action::CrashVoter(voter) => format!("voter of {voter:?} crashes and restarts"),
-            Action::CrashWithOldDisk(voter) => {
-                format!("voter of {voter:?} crashes and restarts with an old disk")
+            Action::Deliver(place)
+            | Action::Duplicate(place)
+            | Action::Reorder(place)
+            | Action::Delay(place) => {
+                let flight = &state.flights[place];
+                let delayed = if flight.delayed { "delayed " } else { "" };
+                let frame = frame_text::describe(&flight.frame);
+                let (from, to) = (flight.from, flight.to);
+                format!("{self:?} {delayed}{from:?} -> {to:?} {{{frame}}}")
             }
-            Action::StartVoter(voter) => format!("voter of {voter:?} starts"),
-            Action::CrashAgent(place) => format!("{} crashes and restarts", agent(place)),
-            Action::Disconnect(place, voter) => {
-                format!("{} is disconnected from {voter:?}", agent(place))
+            Action::StallAgent(agent)
+            | Action::ResumeAgent(agent)
+            | Action::CrashAgent(agent)
+            | Action::Disconnect(agent, _)
+            | Action::Connect(agent, _)
+            | Action::VoterDown(agent, _) => {
+                format!("{self:?} of {:?}", state.agents[agent].member)
             }
-            Action::Connect(place, voter) => format!("{} is connected to {voter:?}", agent(place)),
-            Action::VoterDown(place, voter) => {
-                format!(
-                    "voter of {voter:?} is disconnected from the {}",
-                    agent(place)
-                )
-            }
-            Action::Stored(voter) => format!("voter of {voter:?} has stored its fence"),
-            Action::GuestsStored(voter) => {
-                format!("voter of {voter:?} has stored whether there are guests")
-            }
+            _ => format!("{self:?}"),
         }
-    }
-}
-
-fn describe_step(step: Step) -> String {
-    let list = |numbers: &[usize]| {
-        let names = numbers.iter().map(|number| Setting::name_of(*number));
-        let names: Vec<String> = names
-            .map(|name| name.bytes().escape_ascii().to_string())
-            .collect();
-        names.join("+")
-    };
-    match step {
-        Step::Lock(mode, names) => format!("locks {} ({mode:?})", list(names)),
-        Step::LockWithin(mode, names, timeout) => {
-            format!("locks {} ({mode:?}) within {timeout} units", list(names))
-        }
-        Step::Unlock => "unlocks".into(),
-        Step::UnlockAsync => "unlocks without waiting".into(),
-        Step::Die => "dies".into(),
-        Step::Revoke(name) => format!("revokes {}", list(&[name])),
-        Step::Disconnect(agent, voter) => {
-            format!("disconnects the agent of m{agent} from m{voter}")
-        }
-        Step::Connect(agent, voter) => format!("connects the agent of m{agent} to m{voter}"),
-        Step::Crash(voter) => format!("restarts the voter of m{voter}"),
-        Step::Later(units) => format!("waits until {units} units have passed"),
-        Step::Await(other) => format!("waits for client {other}"),
     }
 }
