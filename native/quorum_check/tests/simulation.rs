@@ -275,7 +275,7 @@ violates! {
 
     /// The rate of a clock may be wrong by 1 % only.
     fn clocks_wrong_by_a_fifth(
-        Options { drift: 200_000, ..Options::default() }.of_three()
+        Options { drift: Some(200_000), ..Options::default() }.of_three()
             .faults(&[Fault::Isolation, Fault::NodePause, Fault::AgentPause, Fault::Clock])
     ): Q2 Q3 Votes Q1, then Q1;
 

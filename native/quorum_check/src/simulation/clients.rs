@@ -195,7 +195,6 @@ impl World {
     fn revoke(&mut self, node: usize) {
         let place = self.random.below((self.plan.hot + self.plan.cold) as i64) as usize;
         let name = self.checker.name(place);
-        self.summary.count("revocations");
         self.log(|| format!("n{node} revokes {name:?}"));
         self.checker.revoked(node, &self.nodes, place, self.real);
         self.call_agent(node, |agent, now| agent.revoke(now, name));
@@ -227,7 +226,8 @@ impl World {
     /// The clients of an agent that crashed die, and others take their place.
     pub fn clients_die(&mut self, node: usize) {
         for client in &mut self.nodes[node].clients {
-            let outlives = self.bare_tokens && matches!(client.activity, Activity::Holding(_));
+            let outlives =
+                self.options.bare_tokens && matches!(client.activity, Activity::Holding(_));
             if !outlives {
                 client.activity = Activity::Idle;
             }
@@ -253,7 +253,6 @@ impl World {
         for node in 0..self.nodes.len() {
             let seen = &self.nodes[node];
             if !seen.agent_host.paused && seen.is_up(Role::Agent) {
-                self.summary.count("probes");
                 self.lock(node, 0, 1, Mode::Write, 60 * SECOND);
             }
         }

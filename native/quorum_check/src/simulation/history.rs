@@ -46,11 +46,9 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         }
     }
     world.summary.count("histories");
-    world.summary.count(if world.plan.is_fault_free() {
-        "histories without faults"
-    } else {
-        "histories with faults"
-    });
+    if world.plan.is_fault_free() {
+        world.summary.count("histories without faults");
+    }
     if world.plan.guests > 0 {
         world.summary.count("histories with guests");
     }
@@ -199,7 +197,7 @@ impl World {
     fn end_faults(&mut self) {
         self.log(|| "all faults end".into());
         self.healed = true;
-        let any_order = self.bugs.have(ProtocolBug::AnyOrder);
+        let any_order = self.options.bugs.have(ProtocolBug::AnyOrder);
         let mut late = self.network.last_arrival().max(self.real);
         if any_order {
             // The votes that this bug leaves behind are found at a heartbeat.

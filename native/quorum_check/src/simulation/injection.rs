@@ -276,7 +276,7 @@ impl World {
             return;
         }
         seen.host_mut(role).paused = true;
-        if role == Role::Agent && self.agent_clocks_pause {
+        if role == Role::Agent && self.options.agent_clocks_pause {
             seen.agent_host.clock.set_rate(real, STANDS_STILL);
         }
         self.log(|| format!("n{node} {role:?} pauses"));
@@ -304,7 +304,7 @@ impl World {
         let jump = self.random.spread(MILLISECOND, 10 * SECOND);
         let change = self.random.below(4);
         let seen = &mut self.nodes[node];
-        let stands = seen.agent_host.paused && self.agent_clocks_pause;
+        let stands = seen.agent_host.paused && self.options.agent_clocks_pause;
         match change {
             0 if !stands => {
                 seen.agent_host.clock.set_rate(real, rate);
@@ -355,7 +355,7 @@ impl World {
         }
         self.log(|| format!("n{node} {role:?} resumes"));
         self.nodes[node].host_mut(role).paused = false;
-        if role == Role::Agent && self.agent_clocks_pause {
+        if role == Role::Agent && self.options.agent_clocks_pause {
             self.set_normal_rate(node, role);
         }
         let mut missed = std::mem::take(&mut self.nodes[node].host_mut(role).backlog);

@@ -32,7 +32,7 @@ impl World {
         let setup = AgentSetup {
             members: self.plan.list(),
             rules: self.plan.rules,
-            bugs: self.bugs,
+            bugs: self.options.bugs,
             lifetime: Lifetime(lifetime),
         };
         let now = self.nodes[node].agent_host.now(self.real);
@@ -82,7 +82,7 @@ impl World {
     /// node. If the file is lost or old, there may be guests.
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
         let durable = self.plan.disk == Disk::Durable;
-        let uses = |file: &StateFile| file.node == node || self.uses_any_file;
+        let uses = |file: &StateFile| file.node == node || self.options.uses_any_file;
         let found = self.nodes[node].disk.clone().filter(uses);
         let last = found
             .as_ref()
@@ -93,7 +93,8 @@ impl World {
         let mark = found.as_ref().and_then(|file| file.mark);
         let mark = mark.filter(|_| seen.is_none());
         let is_old = mark.is_some() && found.as_ref().is_some_and(|file| file.is_old);
-        let is_lost = found.is_none() && !(self.forgets_lost_guests && durable) || seen.is_some();
+        let is_lost =
+            found.is_none() && !(self.options.forgets_lost_guests && durable) || seen.is_some();
         let guests =
             found.as_ref().is_some_and(|file| file.guests) || is_lost && self.plan.guests > 0;
         if mark.is_none() {
@@ -116,9 +117,9 @@ impl World {
             members: self.plan.list(),
             me: World::member(node),
             rules: self.plan.rules,
-            bugs: self.bugs,
+            bugs: self.options.bugs,
             lifetime: Lifetime::new(life, number as u32),
-            quarantine: self.quarantine.unwrap_or(longest),
+            quarantine: self.options.quarantine.unwrap_or(longest),
             guests,
             misconfigured: false,
             fences: Fences {
@@ -226,7 +227,7 @@ impl World {
                 }
                 AgentOutput::Unlocked { request, confirmed } => {
                     self.log(|| format!("n{node} unlocked r{} {confirmed}", request.0));
-                    let client = self.checker.unlocked(request, confirmed, &self.nodes, real);
+                    let client = self.checker.unlocked(request, confirmed, &self.nodes);
                     if let Some(client) = client {
                         self.client_answered(node, client, request);
                     }
@@ -319,10 +320,8 @@ impl World {
         let voter = seen.voter.as_ref();
         let over = voter.is_some_and(|voter| voter.state() != VoterState::Quarantined);
         if let Some((until, with_guests)) = seen.quarantine.take_if(|_| over) {
-            match now < until {
-                true => self.summary.count("quarantines that ended early"),
-                false if with_guests => self.summary.count("quarantines with guests"),
-                false => self.summary.count("quarantines that did not end early"),
+            if with_guests && now >= until {
+                self.summary.count("quarantines with guests");
             }
         }
     }
@@ -374,7 +373,6 @@ impl World {
         let route = self.network.route(&mut self.random, self.real, from, to);
         let role = Role::of_receiver(frame);
         self.summary.count("frames");
-        self.summary.add("bytes", bytes.len() as u64);
         for (what, happened) in [
             ("frames lost", route.arrives.is_none()),
             ("frames duplicated", route.duplicate.is_some()),

@@ -6,7 +6,7 @@ use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The number of members. None: drawn.
     pub members: Option<usize>,
@@ -20,8 +20,8 @@ pub struct Options {
     pub long: bool,
     pub rules: Option<fn(Rules) -> Rules>,
     pub bugs: ProtocolBugs,
-    /// The largest error of a clock's rate, in parts per million.
-    pub drift: i64,
+    /// The largest error of a clock's rate, in parts per million. None: 10,000.
+    pub drift: Option<i64>,
     /// Whether an agent's clock stands still while it is paused. The protocol does not survive this.
     pub agent_clocks_pause: bool,
     /// Whether wall clocks stand still. The protocol does not survive this if too many fences are lost at once.
@@ -37,29 +37,6 @@ pub struct Options {
     /// Invariants that are not checked, so that the violation of another one is found.
     pub ignored: Vec<Label>,
     pub lines: usize,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            members: None,
-            guests: None,
-            faults: None,
-            contended: false,
-            long: false,
-            rules: None,
-            bugs: ProtocolBugs::NONE,
-            drift: 10_000,
-            agent_clocks_pause: false,
-            wall_clocks_stop: false,
-            quarantine: None,
-            uses_any_file: false,
-            forgets_lost_guests: false,
-            bare_tokens: false,
-            ignored: Vec::new(),
-            lines: 0,
-        }
-    }
 }
 
 impl Options {

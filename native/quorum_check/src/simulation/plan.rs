@@ -111,6 +111,7 @@ impl Plan {
         let disk = random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]);
         let rules = options.rules.map_or(rules, |change| change(rules));
         let lease = rules.voter_lease.as_nanos() as Real;
+        let drift = options.drift.unwrap_or(10_000);
         let plan = Plan {
             members,
             guests,
@@ -120,7 +121,7 @@ impl Plan {
             faults,
             fault_gap: random.spread(200 * MILLISECOND, 5 * SECOND),
             long_spans: (300, lease * 7 / 10, lease * 13 / 10),
-            drift: if random.chance(800) { options.drift } else { 0 },
+            drift: if random.chance(800) { drift } else { 0 },
             lateness: if fault_free {
                 5 * MILLISECOND
             } else {

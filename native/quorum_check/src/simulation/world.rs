@@ -12,10 +12,8 @@ use crate::simulation::summary::Summary;
 use crate::simulation::trace::Trace;
 use quorum::members::Member;
 use quorum::message::Fence;
-use quorum::protocol_bug::ProtocolBugs;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::time::Duration;
 
 /// What wall clocks show when a history starts: a day in 2026, in nanoseconds.
 const WALL_CLOCK: u64 = 1_780_000_000_000_000_000;
@@ -55,17 +53,7 @@ pub struct World {
     pub checker: Checker,
     /// Whether all faults are over and clients send no new requests.
     pub healed: bool,
-    pub agent_clocks_pause: bool,
-    wall_clocks_stop: bool,
-    /// See [`Options`].
-    pub quarantine: Option<Duration>,
-    /// Whether a voter uses the file of another node.
-    pub uses_any_file: bool,
-    /// Whether a file that replaces a lost one says that there are no guests.
-    pub forgets_lost_guests: bool,
-    /// Whether holders outlive their agent.
-    pub bare_tokens: bool,
-    pub bugs: ProtocolBugs,
+    pub options: Options,
     /// From when on the probes may start.
     pub probe_after: Real,
     pub probed: bool,
@@ -93,13 +81,7 @@ impl World {
             trace: Trace::new(options.lines, heartbeats),
             summary: Summary::default(),
             healed: false,
-            agent_clocks_pause: options.agent_clocks_pause,
-            wall_clocks_stop: options.wall_clocks_stop,
-            quarantine: options.quarantine,
-            uses_any_file: options.uses_any_file,
-            forgets_lost_guests: options.forgets_lost_guests,
-            bare_tokens: options.bare_tokens,
-            bugs: options.bugs,
+            options: options.clone(),
             probe_after: 0,
             probed: false,
             closing: BTreeSet::new(),
@@ -184,12 +166,16 @@ impl World {
 
     /// The life of a voter without a file: its wall clock in seconds.
     pub fn clock_life(&self) -> u32 {
-        let now = if self.wall_clocks_stop { 0 } else { self.real };
+        let now = if self.options.wall_clocks_stop {
+            0
+        } else {
+            self.real
+        };
         ((WALL_CLOCK + now as u64) / SECOND as u64) as u32
     }
 
     pub fn wall_clock(&self) -> Fence {
-        Fence(if self.wall_clocks_stop {
+        Fence(if self.options.wall_clocks_stop {
             0
         } else {
             (WALL_CLOCK + self.real as u64) / 16

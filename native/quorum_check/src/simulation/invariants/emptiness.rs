@@ -19,12 +19,10 @@ impl Checker {
         };
         if self.is_empty(nodes) {
             self.empty_since = Some(real);
-            let what = if self.agent_crashed {
-                "until empty, after agent crashes"
-            } else {
-                "until empty, without agent crashes"
-            };
-            self.summary.took(what, real - healed);
+            if !self.agent_crashed {
+                let what = "until empty, without agent crashes";
+                self.summary.took(what, real - healed);
+            }
             self.summary.count("histories that became empty");
         }
     }

@@ -3,7 +3,7 @@
 use super::label::Label;
 use super::records::{Asked, Question};
 use super::Checker;
-use crate::simulation::clock::{Real, MILLISECOND, SECOND};
+use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Refusal, Request};
 use quorum::members::{Member, MemberSet};
@@ -18,7 +18,6 @@ impl Checker {
     pub fn asked(&mut self, mut asked: Asked, nodes: &[Node], real: Real) -> Request {
         let request = Request(self.asked.len() as u64);
         if let Question::Lock { names, .. } = asked.question {
-            self.summary.count("locks requested");
             if asked.timeout.is_zero() {
                 self.summary.count("tries");
             }
@@ -141,13 +140,7 @@ impl Checker {
     }
 
     /// Returns the client of the request.
-    pub fn unlocked(
-        &mut self,
-        request: Request,
-        confirmed: bool,
-        nodes: &[Node],
-        real: Real,
-    ) -> Option<usize> {
+    pub fn unlocked(&mut self, request: Request, confirmed: bool, nodes: &[Node]) -> Option<usize> {
         let asked = self.close(request, nodes)?;
         let Question::Unlock { token } = asked.question else {
             let text = || format!("r{} was unlocked and is no unlock request", request.0);
@@ -159,13 +152,9 @@ impl Checker {
         } else {
             "unlocks not confirmed"
         });
-        if self.fault_free {
-            let span = real - asked.real;
-            self.summary.took("unlock without faults", span);
-            if !confirmed {
-                let text = || format!("r{}: the unlock was not confirmed", request.0);
-                self.violated(Label::PR2, text);
-            }
+        if self.fault_free && !confirmed {
+            let text = || format!("r{}: the unlock was not confirmed", request.0);
+            self.violated(Label::PR2, text);
         }
         if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
             let attempt = self.attempt_of(asked.lifetime, token);
@@ -235,20 +224,6 @@ impl Checker {
                 let text = || format!("r{} ({question:?}) was not answered in time", request.0);
                 self.violated(label, text);
             }
-        }
-    }
-
-    pub(super) fn granted_after(&mut self, asked: &Asked, real: Real) {
-        let span = real - asked.real;
-        if self.fault_free && asked.contended {
-            let what = "lock of a contended name without faults";
-            self.summary.took(what, span);
-        } else if self.fault_free {
-            self.summary
-                .took("lock of a free name without faults", span);
-            self.summary.count("locks of a free name without faults");
-        } else if span > 10 * MILLISECOND {
-            self.summary.count("locks that took more than 10 ms");
         }
     }
 }

@@ -39,7 +39,6 @@ impl Checker {
                 self.violated(Label::Batches, text);
             }
         }
-        self.summary.add("operations", batch.ops.len() as u64);
         for op in &batch.ops {
             self.check_unlocked(node, to, host.lifetime, op);
         }
@@ -174,15 +173,14 @@ impl Checker {
             Frame::Ack(ack) => self.voter_answers(node, ack, nodes),
             Frame::Notice(notice) => {
                 self.summary.add("recalls", notice.recalls.len() as u64);
-                self.summary.count("notices");
                 self.voter_gives(node, notice, nodes);
             }
             Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
-            Frame::Floor(Floor::Answer { known, .. }) => self.summary.count(match known {
-                Known::Quarantine => "answers in quarantine",
-                Known::Told { .. } => "fence floors reported",
-                Known::Lost { .. } => "fence floors lost by both voters",
-            }),
+            Frame::Floor(Floor::Answer { known, .. }) => match known {
+                Known::Quarantine => {}
+                Known::Told { .. } => self.summary.count("fence floors reported"),
+                Known::Lost { .. } => self.summary.count("fence floors lost by both voters"),
+            },
             Frame::Batch(_) => {
                 let text = || format!("the voter of n{node} sends {frame:?}");
                 self.violated(Label::Wire, text);
@@ -274,7 +272,6 @@ impl Checker {
                         let text = || format!("n{node} grants t{} and does not vote", token.0);
                         self.violated(Label::Q4, text);
                     }
-                    self.summary.count("votes granted");
                     Some((*token, *fence))
                 }
                 (
