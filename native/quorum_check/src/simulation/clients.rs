@@ -2,7 +2,7 @@
 
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
 use crate::simulation::event::{Event, Role};
-use crate::simulation::invariants::records::{Asked, Question};
+use crate::simulation::invariants::records::Question;
 use crate::simulation::node::Activity;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, Request};
@@ -103,8 +103,7 @@ impl World {
         question: Question,
         timeout: Real,
     ) -> Request {
-        let asked = Asked::new(node, client, &self.nodes, self.real, question, timeout);
-        self.checker.asked(asked, &self.nodes, self.real)
+        self.check(|checker, view| checker.asked((node, client), question, timeout, view))
     }
 
     fn some_names(&mut self) -> u32 {
@@ -196,7 +195,7 @@ impl World {
         let place = self.random.below((self.plan.hot + self.plan.cold) as i64) as usize;
         let name = self.checker.name(place);
         self.log(|| format!("n{node} revokes {name:?}"));
-        self.checker.revoked(node, &self.nodes, place, self.real);
+        self.check(|checker, view| checker.revoked(node, place, view));
         self.call_agent(node, |agent, now| agent.revoke(now, name));
     }
 

@@ -3,6 +3,7 @@
 use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::event::{Event, Recovery, Role};
 use crate::simulation::invariants::label::{Label, Violation};
+use crate::simulation::invariants::Checker;
 use crate::simulation::node::Node;
 use crate::simulation::options::Options;
 use crate::simulation::plan::Plan;
@@ -170,11 +171,11 @@ impl World {
             Event::Heal => self.end_faults(),
             // Probes may be running by then.
             Event::Empty if self.probed => {}
-            Event::Empty | Event::End => self.checker.check_all_empty(&self.nodes),
+            Event::Empty | Event::End => self.check(Checker::check_all_empty),
             Event::Probe => self.start_probes(),
             Event::Voting if self.must_vote_at == Some(self.real) => {
                 self.must_vote_at = None;
-                self.checker.check_all_vote(&self.nodes);
+                self.check(Checker::check_all_vote);
             }
             Event::Voting => {}
         }
@@ -240,7 +241,7 @@ impl World {
     fn start_probes(&mut self) {
         if !self.probed {
             self.probed = true;
-            self.checker.check_all_empty(&self.nodes);
+            self.check(Checker::check_all_empty);
             self.probe();
             self.push(self.real + 75 * SECOND, Event::End);
         }
@@ -249,7 +250,10 @@ impl World {
     /// Whether the cluster is quiescent, all voters vote and the probes have been answered. Starts the probes if they
     /// can start.
     fn is_over(&mut self) -> bool {
-        if !self.healed || self.real < self.probe_after || !self.checker.is_empty(&self.nodes) {
+        if !self.healed
+            || self.real < self.probe_after
+            || !self.check(|checker, view| checker.is_empty(view))
+        {
             return false;
         }
         if !self.probed {

@@ -28,6 +28,7 @@ use quorum::message::{Fence, Generation, Lifetime, Mode, Name, Names, Token};
 use quorum::protocol_bug::ProtocolBug;
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::voter::Voter;
 use records::{Answers, Asked, Lock, PastLock, Received, Sent};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -163,8 +164,27 @@ fn conflict(a: (u32, Mode), b: (u32, Mode)) -> bool {
     a.0 & b.0 != 0 && (a.1 == Mode::Write || b.1 == Mode::Write)
 }
 
-/// The agent of a node, if it is up, and the time by its clock.
-fn agent(nodes: &[Node], node: usize, real: Real) -> Option<(&Agent, quorum::time::Time)> {
-    let agent = nodes[node].agent.as_ref()?;
-    Some((agent, nodes[node].agent_host.now(real)))
+/// The nodes at a moment.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub nodes: &'a [Node],
+    pub real: Real,
+}
+
+impl<'a> View<'a> {
+    /// The agent of a node, if it is up, and the time by its clock.
+    fn agent(self, node: usize) -> Option<(&'a Agent, Time)> {
+        let seen = &self.nodes[node];
+        Some((seen.agent.as_ref()?, seen.agent_host.now(self.real)))
+    }
+
+    /// The voter of a node, if it is up.
+    fn voter(self, node: usize) -> Option<&'a Voter> {
+        self.nodes[node].voter.as_ref()
+    }
+
+    /// That of the agent of a node, also if it is down.
+    fn lifetime(self, node: usize) -> u64 {
+        self.nodes[node].agent_host.lifetime
+    }
 }

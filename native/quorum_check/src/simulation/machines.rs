@@ -4,6 +4,7 @@ use crate::frame_text::{describe, is_heartbeat};
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use crate::simulation::event::{Event, Role};
 use crate::simulation::invariants::label::Label;
+use crate::simulation::invariants::Checker;
 use crate::simulation::network::Route;
 use crate::simulation::node::{Activity, StateFile};
 use crate::simulation::plan::Disk;
@@ -173,7 +174,7 @@ impl World {
             self.push(self.real + delay, Event::Flush { node, lifetime });
         }
         self.carry_out_agent(node, outputs);
-        self.checker.after_agent(node, &self.nodes, self.real);
+        self.check(|checker, view| checker.after_agent(node, view));
         self.arm(node, Role::Agent);
     }
 
@@ -191,13 +192,11 @@ impl World {
     }
 
     fn carry_out_agent(&mut self, node: usize, outputs: Vec<AgentOutput>) {
-        let real = self.real;
         for output in outputs {
             match output {
                 AgentOutput::Send(Send { to, frame }) => {
                     let to = to.member().expect("agents send to members").place();
-                    self.checker
-                        .agent_sends(node, to, &frame, &self.nodes, real);
+                    self.check(|checker, view| checker.agent_sends(node, to, &frame, view));
                     self.send(node, to, &frame);
                 }
                 AgentOutput::Granted {
@@ -212,38 +211,40 @@ impl World {
                         let (request, token, fence) = (request.0, token.0, fence.0);
                         format!("n{node} granted r{request} t{token} fence {fence}")
                     });
-                    let (tokens, nodes) = ((token, attempt), &self.nodes);
-                    let checker = &mut self.checker;
-                    let client = checker.granted(request, tokens, fence, standing, nodes, real);
+                    let client = self.check(|checker, view| {
+                        checker.granted(request, (token, attempt), fence, standing, view)
+                    });
                     if let Some(client) = client {
                         self.client_holds(node, client, token);
                     }
                 }
                 AgentOutput::Refused { request, why } => {
                     self.log(|| format!("n{node} refused r{} {why:?}", request.0));
-                    if let Some(client) = self.checker.refused(request, why, &self.nodes, real) {
+                    let client = self.check(|checker, view| checker.refused(request, why, view));
+                    if let Some(client) = client {
                         self.client_answered(node, client, request);
                     }
                 }
                 AgentOutput::Unlocked { request, confirmed } => {
                     self.log(|| format!("n{node} unlocked r{} {confirmed}", request.0));
-                    let client = self.checker.unlocked(request, confirmed, &self.nodes);
+                    let client =
+                        self.check(|checker, view| checker.unlocked(request, confirmed, view));
                     if let Some(client) = client {
                         self.client_answered(node, client, request);
                     }
                 }
                 AgentOutput::Accepted { request } => {
                     self.log(|| format!("n{node} accepted r{}", request.0));
-                    self.checker.accepted(request, &self.nodes, real);
+                    self.check(|checker, view| checker.accepted(request, view));
                 }
                 AgentOutput::GaveBack => self.summary.count("requests that gave their votes back"),
                 AgentOutput::AtRisk { token } => {
                     self.log(|| format!("n{node} at risk t{}", token.0));
-                    self.checker.at_risk(node, &self.nodes, token, real);
+                    self.check(|checker, view| checker.at_risk(node, token, view));
                 }
                 AgentOutput::Lost { token, why } => {
                     self.log(|| format!("n{node} lost t{} {why:?}", token.0));
-                    self.checker.lost(node, &self.nodes, token, why, real);
+                    self.check(|checker, view| checker.lost(node, token, why, view));
                 }
             }
         }
@@ -262,7 +263,7 @@ impl World {
         self.carry_out_voter(node, outputs);
         self.shorten_lease(node);
         self.watch_quarantine(node, now);
-        self.checker.after_voter(node, &self.nodes, self.real);
+        self.check(|checker, view| checker.after_voter(node, view));
         self.arm(node, Role::Voter);
     }
 
@@ -270,7 +271,7 @@ impl World {
         for output in outputs {
             match output {
                 VoterOutput::Send(Send { to, frame }) => {
-                    self.checker.voter_sends(node, &frame, &self.nodes);
+                    self.check(|checker, view| checker.voter_sends(node, &frame, view));
                     let to = self.nodes[node].place_of(to);
                     self.send(node, to, &frame);
                 }
@@ -406,21 +407,19 @@ impl World {
         self.note_frame(from, to, &frame, None);
         match role {
             Role::Agent => {
-                self.checker
-                    .agent_receives(from, to, &frame, &self.nodes, self.real);
+                self.check(|checker, view| checker.agent_receives(from, to, &frame, view));
                 let sender = World::member(from);
                 self.call_agent(to, |agent, now| agent.receive(now, sender, frame));
-                self.checker.check_conflicts(from, &self.nodes, self.real);
+                self.check(|checker, view| checker.check_conflicts(from, view));
             }
             Role::Voter => {
-                self.checker
-                    .voter_receives(from, to, &frame, &self.nodes, self.real);
+                self.check(|checker, view| checker.voter_receives(from, to, &frame, view));
                 let sender = match self.is_guest(from) {
                     true => self.number(to, from),
                     false => World::member(from).into(),
                 };
                 self.call_voter(to, |voter, now| voter.receive(now, sender, frame));
-                self.checker.after_batch(&self.nodes, self.real);
+                self.check(Checker::after_batch);
             }
         }
     }
@@ -501,7 +500,7 @@ impl World {
         match role {
             Role::Agent => {
                 self.call_agent(node, |agent, now| agent.tick(now));
-                self.checker.after_timer(node, &self.nodes, real);
+                self.check(|checker, view| checker.after_timer(node, view));
             }
             Role::Voter => self.call_voter(node, |voter, now| voter.tick(now)),
         }

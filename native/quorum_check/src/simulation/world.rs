@@ -3,7 +3,7 @@
 use crate::random::Random;
 use crate::simulation::clock::{Clock, Real, MICROSECOND, MILLISECOND, SECOND};
 use crate::simulation::event::{Event, Role};
-use crate::simulation::invariants::Checker;
+use crate::simulation::invariants::{Checker, View};
 use crate::simulation::network::Network;
 use crate::simulation::node::Node;
 use crate::simulation::options::Options;
@@ -94,6 +94,12 @@ impl World {
             random,
             plan,
         }
+    }
+
+    /// Lets the checker observe the nodes.
+    pub fn check<R>(&mut self, check: impl FnOnce(&mut Checker, View<'_>) -> R) -> R {
+        let (nodes, real) = (&self.nodes, self.real);
+        check(&mut self.checker, View { nodes, real })
     }
 
     pub fn push(&mut self, at: Real, event: Event) {

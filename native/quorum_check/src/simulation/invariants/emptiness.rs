@@ -1,34 +1,33 @@
 //! The end of a history: once quiescent, no table has an entry (Q9, Q10), except for the guests that are still there.
 
 use super::label::Label;
-use super::{probe, Checker};
-use crate::simulation::clock::Real;
+use super::{probe, Checker, View};
 use crate::simulation::node::Node;
 
 impl Checker {
     /// Whether all tables are empty, and all requests answered.
-    pub fn is_empty(&self, nodes: &[Node]) -> bool {
+    pub fn is_empty(&self, view: View<'_>) -> bool {
         let empty = |node: &Node| agent_is_empty(node) && voter_is_empty(node);
-        self.open.is_empty() && nodes.iter().all(empty)
+        self.open.is_empty() && view.nodes.iter().all(empty)
     }
 
     /// Records when, after healing, everything was empty for the first time.
-    pub(super) fn watch_empty(&mut self, nodes: &[Node], real: Real) {
+    pub(super) fn watch_empty(&mut self, view: View<'_>) {
         let (Some(healed), None) = (self.healed_at, self.empty_since) else {
             return;
         };
-        if self.is_empty(nodes) {
-            self.empty_since = Some(real);
+        if self.is_empty(view) {
+            self.empty_since = Some(view.real);
             if !self.agent_crashed {
                 let what = "until empty, without agent crashes";
-                self.summary.took(what, real - healed);
+                self.summary.took(what, view.real - healed);
             }
             self.summary.count("histories that became empty");
         }
     }
 
-    pub fn check_all_empty(&mut self, nodes: &[Node]) {
-        for (place, node) in nodes.iter().enumerate() {
+    pub fn check_all_empty(&mut self, view: View<'_>) {
+        for (place, node) in view.nodes.iter().enumerate() {
             if !agent_is_empty(node) {
                 let text = || format!("the agent of n{place} is not empty: {:?}", node.agent);
                 self.violated(Label::Q9, text);

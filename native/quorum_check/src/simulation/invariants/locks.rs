@@ -3,9 +3,8 @@
 
 use super::label::Label;
 use super::records::{Id, Lock, PastLock, Question};
-use super::{agent, conflict, places, probe, Checker};
+use super::{conflict, places, probe, Checker, View};
 use crate::simulation::clock::{Real, SECOND};
-use crate::simulation::node::Node;
 use quorum::agent::{Loss, Request};
 use quorum::lease::Standing;
 use quorum::members::{Member, MemberSet};
@@ -23,10 +22,9 @@ impl Checker {
         (token, attempt): (Token, Token),
         fence: Fence,
         standing: Arc<Standing>,
-        nodes: &[Node],
-        real: Real,
+        view: View<'_>,
     ) -> Option<usize> {
-        let asked = self.close(request, nodes)?;
+        let asked = self.close(request, view)?;
         let Question::Lock { names, mode } = asked.question else {
             let text = || format!("r{} was granted and is no lock request", request.0);
             self.violated(Label::Answers, text);
@@ -49,11 +47,11 @@ impl Checker {
             mode,
             fence,
             standing,
-            granted: real,
+            granted: view.real,
             revoked: None,
         };
         self.check_fence(&lock);
-        self.check_written(&lock, nodes, real);
+        self.check_written(&lock, view);
         self.check_granted(&lock);
         self.locks.push(lock);
         Some(asked.client)
@@ -104,10 +102,9 @@ impl Checker {
     }
 
     /// Q6, by what voters have answered and by what they know.
-    fn check_written(&mut self, lock: &Lock, nodes: &[Node], real: Real) {
+    fn check_written(&mut self, lock: &Lock, view: View<'_>) {
         let ((node, lifetime, token), attempt, fence) = (lock.id, lock.attempt, lock.fence);
-        let Some((agent, now)) = agent(nodes, node, real).filter(|_| lock.mode == Mode::Write)
-        else {
+        let Some((agent, now)) = view.agent(node).filter(|_| lock.mode == Mode::Write) else {
             return;
         };
         let answers = self.answers.get(&(lifetime, attempt));
@@ -118,12 +115,12 @@ impl Checker {
             let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
             // A lock that is passed on keeps its fence. A voter that recorded it may have restarted since. It has its
             // fences in its file, or learns them before it votes.
-            let restarted = !current && (nodes[voter].lost_fences || token != attempt);
+            let restarted = !current && (view.nodes[voter].lost_fences || token != attempt);
             if !(current || restarted) || recorded < fence {
                 continue;
             }
             written = Member::at(voter).map_or(written, |member| written.with(member));
-            let seen = &nodes[voter];
+            let seen = &view.nodes[voter];
             let same = seen.voter_host.lifetime == voter_lifetime;
             let Some(machine) = seen.voter.as_ref().filter(|_| same) else {
                 continue;
@@ -185,8 +182,8 @@ impl Checker {
         });
     }
 
-    pub fn lost(&mut self, node: usize, nodes: &[Node], token: Token, why: Loss, real: Real) {
-        let id = (node, nodes[node].agent_host.lifetime, token);
+    pub fn lost(&mut self, node: usize, token: Token, why: Loss, view: View<'_>) {
+        let id = (node, view.lifetime(node), token);
         self.summary.count(if why == Loss::Quorum {
             "locks lost"
         } else {
@@ -203,11 +200,11 @@ impl Checker {
                 let text = || format!("n{node} t{} was lost without a fault", token.0);
                 self.violated(Label::PR2, text);
             }
-            return self.end(id, real, true);
+            return self.end(id, view.real, true);
         }
         // The call that unlocks may find that the lock is lost.
         match self.past.iter_mut().find(|lock| lock.id == id) {
-            Some(lock) if lock.at == real && !lock.lost => lock.lost = true,
+            Some(lock) if lock.at == view.real && !lock.lost => lock.lost = true,
             _ => {
                 let text = || format!("n{node} t{} was lost and not held", token.0);
                 self.violated(Label::Lost, text);
@@ -215,9 +212,9 @@ impl Checker {
         }
     }
 
-    pub fn at_risk(&mut self, node: usize, nodes: &[Node], token: Token, real: Real) {
+    pub fn at_risk(&mut self, node: usize, token: Token, view: View<'_>) {
         self.summary.count("locks at risk");
-        let lifetime = nodes[node].agent_host.lifetime;
+        let lifetime = view.lifetime(node);
         if self.fault_free {
             let text = || format!("n{node} t{} is at risk without a fault", token.0);
             self.violated(Label::PR2, text);
@@ -225,7 +222,7 @@ impl Checker {
         // The call that unlocks may find that the lock was at risk before.
         let id = (node, lifetime, token);
         let mut past = self.past.iter();
-        let unlocking = past.any(|lock| (lock.id, lock.at) == (id, real));
+        let unlocking = past.any(|lock| (lock.id, lock.at) == (id, view.real));
         if !self.has(node, lifetime, token) && !unlocking {
             let text = || format!("n{node} t{} is at risk and not held", token.0);
             self.violated(Label::Lost, text);
@@ -233,9 +230,12 @@ impl Checker {
     }
 
     /// An agent revokes a name, at the voters with which it has sessions.
-    pub fn revoked(&mut self, node: usize, nodes: &[Node], place: usize, real: Real) {
-        self.revoked[place] = Some(real);
-        let status = nodes[node].agent.iter().flat_map(|agent| agent.status());
+    pub fn revoked(&mut self, node: usize, place: usize, view: View<'_>) {
+        self.revoked[place] = Some(view.real);
+        let status = view.nodes[node]
+            .agent
+            .iter()
+            .flat_map(|agent| agent.status());
         let reached = status.filter(|status| status.connected && status.session.is_some());
         let reached = reached.map(|status| status.member).collect();
         if !self.is_quorum(reached) {
@@ -243,12 +243,12 @@ impl Checker {
         }
         let locks = self.locks.iter_mut();
         for lock in locks.filter(|lock| lock.names & 1 << place != 0) {
-            lock.revoked.get_or_insert(real);
+            lock.revoked.get_or_insert(view.real);
         }
     }
 
-    pub fn after_agent(&mut self, node: usize, nodes: &[Node], real: Real) {
-        let Some((agent, now)) = agent(nodes, node, real) else {
+    pub fn after_agent(&mut self, node: usize, view: View<'_>) {
+        let Some((agent, now)) = view.agent(node) else {
             return;
         };
         for place in 0..self.locks.len() {
@@ -261,20 +261,21 @@ impl Checker {
                 self.violated(Label::Lost, text);
                 continue;
             }
-            self.check_alone(place, nodes, real);
-            self.check_heard(place, real);
-            self.check_counted(place, None, nodes, real);
+            self.check_alone(place, view);
+            self.check_heard(place, view.real);
+            self.check_counted(place, None, view);
         }
-        self.check_past(node, nodes, real);
-        self.check_revoked(real);
-        self.watch_empty(nodes, real);
+        self.check_past(node, view);
+        self.check_revoked(view.real);
+        self.watch_empty(view);
     }
 
-    fn check_alone(&mut self, place: usize, nodes: &[Node], real: Real) {
+    fn check_alone(&mut self, place: usize, view: View<'_>) {
         let lock = &self.locks[place];
         let held = |other: &Lock| {
             let (node, _, token) = other.id;
-            agent(nodes, node, real).is_some_and(|(agent, now)| agent.held(token, now))
+            view.agent(node)
+                .is_some_and(|(agent, now)| agent.held(token, now))
         };
         let others = self.locks.iter().enumerate();
         let rival = others.filter(|(at, _)| *at != place).find(|(_, other)| {
@@ -310,11 +311,11 @@ impl Checker {
         }
     }
 
-    fn check_past(&mut self, node: usize, nodes: &[Node], real: Real) {
-        let Some((agent, now)) = agent(nodes, node, real) else {
+    fn check_past(&mut self, node: usize, view: View<'_>) {
+        let Some((agent, now)) = view.agent(node) else {
             return;
         };
-        let lifetime = nodes[node].agent_host.lifetime;
+        let lifetime = view.lifetime(node);
         let held = self.past.iter().find(|lock| {
             let (owner, of, token) = lock.id;
             let held = || agent.held(token, now) || agent.lease().holds(&lock.standing, || now);

@@ -2,7 +2,6 @@
 
 use super::probe;
 use crate::simulation::clock::Real;
-use crate::simulation::node::Node;
 use quorum::lease::Standing;
 use quorum::message::{Batch, Fence, Mode, Session, Token};
 use quorum::time::Time;
@@ -42,31 +41,6 @@ pub struct Asked {
     pub canceled: bool,
     /// Whether another client requests, holds or recently held one of the names, or there is no quorum yet.
     pub contended: bool,
-}
-
-impl Asked {
-    pub fn new(
-        node: usize,
-        client: usize,
-        nodes: &[Node],
-        real: Real,
-        question: Question,
-        timeout: Real,
-    ) -> Asked {
-        let host = &nodes[node].agent_host;
-        Asked {
-            node,
-            client,
-            lifetime: host.lifetime,
-            question,
-            real,
-            now: host.now(real),
-            timeout: Duration::from_nanos(timeout as u64),
-            answered: false,
-            canceled: false,
-            contended: false,
-        }
-    }
 }
 
 /// The owner of a lock: node, lifetime of its agent, and token.

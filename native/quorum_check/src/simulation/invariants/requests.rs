@@ -2,7 +2,7 @@
 
 use super::label::Label;
 use super::records::{Asked, Question};
-use super::Checker;
+use super::{Checker, View};
 use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Refusal, Request};
@@ -15,14 +15,32 @@ const GRACE: Duration = Duration::from_secs(1);
 
 impl Checker {
     /// A client sends a request, which gets the next number.
-    pub fn asked(&mut self, mut asked: Asked, nodes: &[Node], real: Real) -> Request {
+    pub fn asked(
+        &mut self,
+        (node, client): (usize, usize),
+        question: Question,
+        timeout: Real,
+        view: View<'_>,
+    ) -> Request {
         let request = Request(self.asked.len() as u64);
-        if let Question::Lock { names, .. } = asked.question {
-            if asked.timeout.is_zero() {
+        let mut asked = Asked {
+            node,
+            client,
+            lifetime: view.lifetime(node),
+            question,
+            real: view.real,
+            now: view.nodes[node].agent_host.now(view.real),
+            timeout: Duration::from_nanos(timeout as u64),
+            answered: false,
+            canceled: false,
+            contended: false,
+        };
+        if let Question::Lock { names, .. } = question {
+            if timeout == 0 {
                 self.summary.count("tries");
             }
-            let contended = self.contend(names, real);
-            asked.contended = contended || !self.is_ready(nodes, asked.node, real);
+            let contended = self.contend(names, view.real);
+            asked.contended = contended || !self.is_ready(view, node);
         }
         self.asked.push(asked);
         self.open.push(request);
@@ -30,12 +48,16 @@ impl Checker {
     }
 
     /// Whether a quorum of voters votes, and this agent has known a quorum for a second.
-    fn is_ready(&self, nodes: &[Node], node: usize, real: Real) -> bool {
+    fn is_ready(&self, view: View<'_>, node: usize) -> bool {
         let votes = |node: &Node| node.voter.as_ref().is_some_and(Voter::is_voting);
-        let voting = nodes.iter().enumerate().filter(|(_, node)| votes(node));
+        let voting = view
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| votes(node));
         let voting = voting.filter_map(|(place, _)| Member::at(place)).collect();
-        let since = nodes[node].quorum_since;
-        self.is_quorum(voting) && since.is_some_and(|since| real - since > SECOND)
+        let since = view.nodes[node].quorum_since;
+        self.is_quorum(voting) && since.is_some_and(|since| view.real - since > SECOND)
     }
 
     /// Whether another client requests, holds or recently held one of the names. Such requests become contended, too.
@@ -66,9 +88,9 @@ impl Checker {
     }
 
     /// A request is answered. Returns None if no answer is allowed.
-    pub(super) fn close(&mut self, request: Request, nodes: &[Node]) -> Option<Asked> {
+    pub(super) fn close(&mut self, request: Request, view: View<'_>) -> Option<Asked> {
         let asked = self.asked.get_mut(request.0 as usize).filter(|asked| {
-            let lifetime = nodes[asked.node].agent_host.lifetime;
+            let lifetime = view.lifetime(asked.node);
             !asked.answered && !asked.canceled && asked.lifetime == lifetime
         });
         let Some(asked) = asked else {
@@ -93,20 +115,14 @@ impl Checker {
     }
 
     /// Returns the client of the request.
-    pub fn refused(
-        &mut self,
-        request: Request,
-        why: Refusal,
-        nodes: &[Node],
-        real: Real,
-    ) -> Option<usize> {
-        let asked = self.close(request, nodes)?;
+    pub fn refused(&mut self, request: Request, why: Refusal, view: View<'_>) -> Option<usize> {
+        let asked = self.close(request, view)?;
         if !matches!(asked.question, Question::Lock { .. }) {
             let text = || format!("r{} was refused and is no lock request", request.0);
             self.violated(Label::Answers, text);
             return None;
         }
-        let node = &nodes[asked.node];
+        let node = &view.nodes[asked.node];
         match why {
             Refusal::NoQuorum => {
                 self.summary.count("locks refused: no quorum");
@@ -123,7 +139,7 @@ impl Checker {
             Refusal::Timeout if asked.timeout.is_zero() => self.summary.count("tries refused"),
             Refusal::Timeout => {
                 self.summary.count("locks refused: timeout");
-                if node.agent_host.now(real) < asked.now + asked.timeout {
+                if node.agent_host.now(view.real) < asked.now + asked.timeout {
                     let text = || format!("r{} timed out too early", request.0);
                     self.violated(Label::Answers, text);
                 }
@@ -140,8 +156,8 @@ impl Checker {
     }
 
     /// Returns the client of the request.
-    pub fn unlocked(&mut self, request: Request, confirmed: bool, nodes: &[Node]) -> Option<usize> {
-        let asked = self.close(request, nodes)?;
+    pub fn unlocked(&mut self, request: Request, confirmed: bool, view: View<'_>) -> Option<usize> {
+        let asked = self.close(request, view)?;
         let Question::Unlock { token } = asked.question else {
             let text = || format!("r{} was unlocked and is no unlock request", request.0);
             self.violated(Label::Answers, text);
@@ -158,7 +174,7 @@ impl Checker {
         }
         if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
             let attempt = self.attempt_of(asked.lifetime, token);
-            let keep = self.voters_that_keep(nodes, asked.lifetime, attempt);
+            let keep = self.voters_that_keep(view, asked.lifetime, attempt);
             let free = self.list.iter().collect::<MemberSet>().minus(keep);
             if !self.is_quorum(free) {
                 let text = || format!("{keep:?} keep the vote for t{}", token.0);
@@ -168,8 +184,8 @@ impl Checker {
         Some(asked.client)
     }
 
-    pub fn accepted(&mut self, request: Request, nodes: &[Node], real: Real) {
-        let Some(asked) = self.close(request, nodes) else {
+    pub fn accepted(&mut self, request: Request, view: View<'_>) {
+        let Some(asked) = self.close(request, view) else {
             return;
         };
         if !matches!(asked.question, Question::UnlockAsync { .. }) {
@@ -177,7 +193,7 @@ impl Checker {
             self.violated(Label::Answers, text);
         }
         self.summary.count("asynchronous unlocks accepted");
-        if real > asked.real {
+        if view.real > asked.real {
             self.summary.count("asynchronous unlocks that had to wait");
         }
     }
@@ -206,8 +222,8 @@ impl Checker {
     }
 
     /// The timer of an agent fired. No request to it may have waited for too long.
-    pub fn after_timer(&mut self, node: usize, nodes: &[Node], real: Real) {
-        let now = nodes[node].agent_host.now(real);
+    pub fn after_timer(&mut self, node: usize, view: View<'_>) {
+        let now = view.nodes[node].agent_host.now(view.real);
         for place in 0..self.open.len() {
             let request = self.open[place];
             let asked = &self.asked[request.0 as usize];

@@ -2,8 +2,7 @@
 //! none have a vote (Q11), guests with votes are stored (V7), and no two votes conflict.
 
 use super::label::Label;
-use super::{agent, conflict, probe, Checker};
-use crate::simulation::clock::Real;
+use super::{conflict, probe, Checker, View};
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
 use quorum::members::{Member, MemberSet};
@@ -14,23 +13,23 @@ use quorum::voter::Voter;
 type Vote = (Lifetime, u32, Mode);
 
 impl Checker {
-    pub fn after_voter(&mut self, node: usize, nodes: &[Node], real: Real) {
+    pub fn after_voter(&mut self, node: usize, view: View<'_>) {
         for place in 0..self.locks.len() {
-            self.check_counted(place, Some(node), nodes, real);
+            self.check_counted(place, Some(node), view);
         }
-        let votes = nodes[node].voter.as_ref().is_some_and(Voter::is_voting);
-        if votes && nodes[node].has_old_mark {
+        let votes = view.voter(node).is_some_and(Voter::is_voting);
+        if votes && view.nodes[node].has_old_mark {
             let text = || format!("n{node} votes with the mark of an old file");
             self.violated(Label::Q14, text);
         }
-        self.check_guests(node, nodes);
-        self.check_given(node, nodes, real);
-        self.watch_empty(nodes, real);
+        self.check_guests(node, view);
+        self.check_given(node, view);
+        self.watch_empty(view);
     }
 
     /// V7, if the voter has a disk.
-    fn check_guests(&mut self, node: usize, nodes: &[Node]) {
-        let seen = &nodes[node];
+    fn check_guests(&mut self, node: usize, view: View<'_>) {
+        let seen = &view.nodes[node];
         let Some(voter) = &seen.voter else {
             return;
         };
@@ -44,13 +43,13 @@ impl Checker {
     }
 
     /// Votes that were given unasked stay until the voter has not heard their agent for `wait`, or its lease is over.
-    fn check_given(&mut self, node: usize, nodes: &[Node], real: Real) {
+    fn check_given(&mut self, node: usize, view: View<'_>) {
         let of_voter = (node, Lifetime(0), Token(0))..(node + 1, Lifetime(0), Token(0));
         let given = self.given.range(of_voter);
         let given: Vec<_> = given.map(|(id, lease)| (*id, *lease)).collect();
         for (id, (lease, since)) in given {
             let (_, agent, token) = id;
-            let Some(voter) = nodes[node].voter.as_ref() else {
+            let Some(voter) = view.voter(node) else {
                 continue;
             };
             if probe::keeps(voter, agent, token).is_some() {
@@ -65,7 +64,7 @@ impl Checker {
                 continue;
             }
             self.summary.count("provisional votes taken back");
-            let now = nodes[node].voter_host.now(real);
+            let now = view.nodes[node].voter_host.now(view.real);
             if since.is_none_or(|since| now < since + self.rules.wait) {
                 let text = || {
                     format!(
@@ -80,31 +79,25 @@ impl Checker {
 
     /// Q2 and Q3: a vote that counts for a holder is kept by its voter in the same session, unless that voter is down
     /// or does not vote yet. No other holder can have this vote, and two quorums share a voter. From this follows Q1.
-    pub(super) fn check_counted(
-        &mut self,
-        place: usize,
-        only: Option<usize>,
-        nodes: &[Node],
-        real: Real,
-    ) {
+    pub(super) fn check_counted(&mut self, place: usize, only: Option<usize>, view: View<'_>) {
         let lock = &self.locks[place];
         let ((node, _, token), attempt) = (lock.id, lock.attempt);
-        let Some((agent, now)) = agent(nodes, node, real) else {
+        let Some((agent, now)) = view.agent(node) else {
             return;
         };
-        let me = nodes[node].agent_host.lifetime();
+        let me = view.nodes[node].agent_host.lifetime();
         let counted = probe::counted(agent, attempt, now);
         for voter in counted.iter().map(|member| member.place()) {
             if only.is_some_and(|only| only != voter) {
                 continue;
             }
-            let Some(machine) = &nodes[voter].voter else {
+            let Some(machine) = view.voter(voter) else {
                 continue;
             };
             let violation = match probe::session(agent, voter) {
                 None => Some((Label::Q3, "without a session")),
                 Some(session)
-                    if session.voter != nodes[voter].voter_host.lifetime()
+                    if session.voter != view.nodes[voter].voter_host.lifetime()
                         || !agent.has_settled(World::member(voter)) =>
                 {
                     // It may have voted since it executed the batch that settles.
@@ -152,7 +145,7 @@ impl Checker {
 
     pub(super) fn voters_that_keep(
         &self,
-        nodes: &[Node],
+        view: View<'_>,
         lifetime: u64,
         token: Token,
     ) -> MemberSet {
@@ -160,15 +153,15 @@ impl Checker {
             probe::keeps(node.voter.as_ref()?, Lifetime(lifetime), token)?;
             Member::at(place)
         };
-        nodes.iter().enumerate().filter_map(kept).collect()
+        view.nodes.iter().enumerate().filter_map(kept).collect()
     }
 
-    pub fn after_batch(&mut self, nodes: &[Node], real: Real) {
+    pub fn after_batch(&mut self, view: View<'_>) {
         let Some(received) = self.received.take() else {
             return;
         };
         let (node, batch) = (received.voter, &received.batch);
-        let Some(voter) = nodes[node].voter.as_ref().filter(|_| !batch.ops.is_empty()) else {
+        let Some(voter) = view.voter(node).filter(|_| !batch.ops.is_empty()) else {
             return;
         };
         let votes = probe::votes(voter);
@@ -194,7 +187,7 @@ impl Checker {
             }
         }
         self.check_whole(node, batch, &votes);
-        self.check_conflicts(node, nodes, real);
+        self.check_conflicts(node, view);
     }
 
     fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[probe::Vote]) {
@@ -216,14 +209,14 @@ impl Checker {
     /// follows from this, and it is violated long before two locks are held.
     ///
     /// Q3: while the voter votes, no vote of an earlier lifetime counts, for requests either.
-    pub fn check_conflicts(&mut self, voter: usize, nodes: &[Node], real: Real) {
-        let kept = nodes[voter].voter.iter().flat_map(probe::votes);
+    pub fn check_conflicts(&mut self, voter: usize, view: View<'_>) {
+        let kept = view.voter(voter).into_iter().flat_map(probe::votes);
         let kept = kept.map(|vote| (vote.agent, self.bits_of(&vote.names), vote.mode));
         let kept: Vec<Vote> = kept.collect();
         let mut counted: Vec<Vote> = Vec::new();
-        for node in 0..nodes.len() {
-            let votes = self.counted_at(node, voter, nodes, real);
-            if !votes.is_empty() && is_outdated(&nodes[node], &nodes[voter], voter) {
+        for node in 0..view.nodes.len() {
+            let votes = self.counted_at(node, voter, view);
+            if !votes.is_empty() && is_outdated(&view.nodes[node], &view.nodes[voter], voter) {
                 let text = || format!("n{node} counts a vote of n{voter} of its earlier lifetime");
                 self.violated(Label::Q3, text);
             }
@@ -252,11 +245,11 @@ impl Checker {
     }
 
     /// The votes of a voter that an agent counts.
-    fn counted_at(&self, node: usize, voter: usize, nodes: &[Node], real: Real) -> Vec<Vote> {
-        let Some((agent, now)) = agent(nodes, node, real) else {
+    fn counted_at(&self, node: usize, voter: usize, view: View<'_>) -> Vec<Vote> {
+        let Some((agent, now)) = view.agent(node) else {
             return Vec::new();
         };
-        let me = nodes[node].agent_host.lifetime();
+        let me = view.nodes[node].agent_host.lifetime();
         let counted = agent.counting(World::member(voter), now);
         let counted = counted.map(|(_, names, mode)| (me, self.bits_of(names), mode));
         counted.collect()

@@ -2,31 +2,22 @@
 
 use super::label::Label;
 use super::records::{Received, Sent};
-use super::{probe, Checker};
+use super::{probe, Checker, View};
 use crate::quarantine;
-use crate::simulation::clock::Real;
-use crate::simulation::node::Node;
 use quorum::message::{
     Ack, Batch, Floor, Frame, Known, Notice, Op, Reason, Reply, Verdict, VoterState,
 };
 
 impl Checker {
-    pub fn agent_sends(
-        &mut self,
-        node: usize,
-        to: usize,
-        frame: &Frame,
-        nodes: &[Node],
-        real: Real,
-    ) {
+    pub fn agent_sends(&mut self, node: usize, to: usize, frame: &Frame, view: View<'_>) {
         let Frame::Batch(batch) = frame else {
             let text = || format!("the agent of n{node} sends {frame:?}");
             return self.violated(Label::Wire, text);
         };
-        let host = &nodes[node].agent_host;
+        let host = &view.nodes[node].agent_host;
         let sent = Sent {
             seq: batch.seq,
-            at: host.now(real),
+            at: host.now(view.real),
             lifetime: host.lifetime,
             session: batch.session,
             answered: false,
@@ -79,14 +70,7 @@ impl Checker {
         self.sent.remove(&(node, about));
     }
 
-    pub fn agent_receives(
-        &mut self,
-        from: usize,
-        node: usize,
-        frame: &Frame,
-        nodes: &[Node],
-        real: Real,
-    ) {
+    pub fn agent_receives(&mut self, from: usize, node: usize, frame: &Frame, view: View<'_>) {
         let sent = self.sent.get_mut(&(node, from));
         let ack = match frame {
             Frame::Ack(ack) => ack,
@@ -100,7 +84,7 @@ impl Checker {
             }
             Frame::Batch(_) | Frame::Floor(_) => return,
         };
-        if ack.agent != nodes[node].agent_host.lifetime() {
+        if ack.agent != view.nodes[node].agent_host.lifetime() {
             return self.summary.count("answers to an earlier lifetime");
         }
         if let Some(sent) = sent {
@@ -111,20 +95,13 @@ impl Checker {
                 matches!(ack.verdict, Verdict::Mismatch { named, .. } if mismatch(named));
         }
         match ack.verdict {
-            Verdict::Done { .. } => drop(self.heard.insert((node, from), real)),
+            Verdict::Done { .. } => drop(self.heard.insert((node, from), view.real)),
             Verdict::Mismatch { .. } => self.summary.count("mismatches received"),
         }
     }
 
-    pub fn voter_receives(
-        &mut self,
-        from: usize,
-        node: usize,
-        frame: &Frame,
-        nodes: &[Node],
-        real: Real,
-    ) {
-        let (Frame::Batch(batch), Some(voter)) = (frame, &nodes[node].voter) else {
+    pub fn voter_receives(&mut self, from: usize, node: usize, frame: &Frame, view: View<'_>) {
+        let (Frame::Batch(batch), Some(voter)) = (frame, view.voter(node)) else {
             return;
         };
         if batch.session == voter.session(batch.agent) {
@@ -142,7 +119,7 @@ impl Checker {
             batch: batch.clone(),
             voted: voter.is_voting(),
             was_quarantined: voter.state() == VoterState::Quarantined,
-            refused: quarantine::refused(voter, batch, nodes[node].voter_host.now(real)),
+            refused: quarantine::refused(voter, batch, view.nodes[node].voter_host.now(view.real)),
             votes,
             answered: false,
         });
@@ -168,12 +145,12 @@ impl Checker {
         }
     }
 
-    pub fn voter_sends(&mut self, node: usize, frame: &Frame, nodes: &[Node]) {
+    pub fn voter_sends(&mut self, node: usize, frame: &Frame, view: View<'_>) {
         match frame {
-            Frame::Ack(ack) => self.voter_answers(node, ack, nodes),
+            Frame::Ack(ack) => self.voter_answers(node, ack, view),
             Frame::Notice(notice) => {
                 self.summary.add("recalls", notice.recalls.len() as u64);
-                self.voter_gives(node, notice, nodes);
+                self.voter_gives(node, notice, view);
             }
             Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
             Frame::Floor(Floor::Answer { known, .. }) => match known {
@@ -189,12 +166,8 @@ impl Checker {
     }
 
     /// A vote that is given unasked counts as an answer. The voter votes, and keeps it.
-    fn voter_gives(&mut self, node: usize, notice: &Notice, nodes: &[Node]) {
-        let Some(voter) = nodes[node]
-            .voter
-            .as_ref()
-            .filter(|_| !notice.given.is_empty())
-        else {
+    fn voter_gives(&mut self, node: usize, notice: &Notice, view: View<'_>) {
+        let Some(voter) = view.voter(node).filter(|_| !notice.given.is_empty()) else {
             return;
         };
         if !voter.is_voting() {
@@ -219,11 +192,11 @@ impl Checker {
             let kept = (vote.lease, voter.last_heard(vote.agent));
             self.given.insert((node, vote.agent, vote.token), kept);
             let answers = self.answers.entry((vote.agent.0, vote.token)).or_default();
-            answers.recorded(node, nodes[node].voter_host.lifetime, given.fence);
+            answers.recorded(node, view.nodes[node].voter_host.lifetime, given.fence);
         }
     }
 
-    fn voter_answers(&mut self, node: usize, ack: &Ack, nodes: &[Node]) {
+    fn voter_answers(&mut self, node: usize, ack: &Ack, view: View<'_>) {
         let answers = |received: &Received| {
             let Batch { seq, agent, .. } = received.batch;
             received.voter == node && (seq, agent) == (ack.seq, ack.agent) && !received.answered
@@ -240,12 +213,12 @@ impl Checker {
             if !revoked.is_empty() {
                 self.summary.count("answers that revoke");
             }
-            self.check_replies(&received, replies, nodes);
+            self.check_replies(&received, replies, view);
         }
         self.received = Some(received);
     }
 
-    fn check_replies(&mut self, received: &Received, replies: &[Reply], nodes: &[Node]) {
+    fn check_replies(&mut self, received: &Received, replies: &[Reply], view: View<'_>) {
         let answered = |op: &&Op| {
             !matches!(
                 op,
@@ -258,8 +231,8 @@ impl Checker {
             let text = || format!("n{node} answers {replies:?} to {ops:?}");
             return self.violated(Label::Wire, text);
         }
-        let voter = nodes[node].voter.as_ref();
-        let lifetime = nodes[node].voter_host.lifetime;
+        let voter = view.voter(node);
+        let lifetime = view.nodes[node].voter_host.lifetime;
         let votes = received.voted || voter.is_some_and(|voter| voter.is_voting());
         let agent = received.batch.agent;
         let own = received.votes.iter().filter(|vote| vote.agent == agent);
@@ -303,7 +276,7 @@ impl Checker {
                 }
                 (Op::Lock { .. } | Op::Assert { .. }, Reply::No { reason }) => {
                     self.summary.count(refusal(*reason));
-                    let disk = nodes[node].disk.as_ref();
+                    let disk = view.nodes[node].disk.as_ref();
                     let is_guest = self.is_guest(received.from);
                     let is_stored = disk.is_none_or(|disk| disk.guests);
                     if is_guest && !is_stored && *reason == Reason::Storing {
