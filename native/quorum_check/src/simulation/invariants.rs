@@ -24,12 +24,12 @@ use crate::simulation::summary::Summary;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
 use quorum::members::{MemberSet, Members};
-use quorum::message::{Fence, Generation, Lifetime, Mode, Name, Names, Token};
+use quorum::message::{Fence, Mode, Name, Names, Token};
 use quorum::protocol_bug::ProtocolBug;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::Voter;
-use records::{Answers, Asked, Lock, PastLock, Received, Sent};
+use records::{Asked, Lock, PastLock, Received, Sent};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
@@ -55,9 +55,10 @@ pub struct Checker {
     last_writers: [Fence; MOST_NAMES],
     /// For each name, when it was last revoked.
     revoked: [Option<Real>; MOST_NAMES],
-    answers: BTreeMap<(u64, Token), Answers>,
-    /// The votes that voters gave unasked, and that no batch has named since.
-    given: BTreeMap<(usize, Lifetime, Token), (Generation, Option<Time>)>,
+    /// The attempts that were granted.
+    granted: BTreeSet<(u64, Token)>,
+    /// The votes of a voter before it was called.
+    before: Vec<probe::Vote>,
     sent: BTreeMap<(usize, usize), Sent>,
     unlock_sent: BTreeSet<(u64, Token, usize)>,
     received: Option<Received>,
@@ -91,8 +92,8 @@ impl Checker {
             past: Vec::new(),
             last_writers: [Fence(0); MOST_NAMES],
             revoked: [None; MOST_NAMES],
-            answers: BTreeMap::new(),
-            given: BTreeMap::new(),
+            granted: BTreeSet::new(),
+            before: Vec::new(),
             sent: BTreeMap::new(),
             unlock_sent: BTreeSet::new(),
             received: None,
@@ -131,11 +132,6 @@ impl Checker {
     fn bits_of(&self, names: &Names) -> u32 {
         let bits = |name| self.bits.get(name).copied().unwrap_or(0);
         names.iter().map(bits).sum()
-    }
-
-    /// A voter has forgotten all votes of its earlier lifetimes.
-    pub fn voter_started(&mut self, node: usize) {
-        self.given.retain(|(voter, ..), _| *voter != node);
     }
 
     /// The clients of a crashed agent die, and its locks end.

@@ -136,7 +136,6 @@ impl World {
         seen.numbers.clear();
         seen.quarantine = Some((now + setup.quarantine, guests));
         seen.start_voter(setup.lifetime, Voter::new(setup, now));
-        self.checker.voter_started(node);
         self.closing.retain(|(_, voter)| *voter != node);
         if self.healed {
             self.schedule_voting();
@@ -256,6 +255,7 @@ impl World {
         let Some(voter) = &mut self.nodes[node].voter else {
             return;
         };
+        self.checker.before_voter(voter);
         call(voter, now);
         let outputs = voter.outputs();
         let shown = &mut self.nodes[node].voter_shown;

@@ -36,8 +36,7 @@ impl Checker {
                 continue;
             };
             for vote in probe::votes(voter) {
-                let answers = self.answers.get(&(vote.agent.0, vote.token));
-                let granted = answers.is_some_and(|answers| answers.granted);
+                let granted = self.granted.contains(&(vote.agent.0, vote.token));
                 let label = if granted { Label::Q9 } else { Label::Q10 };
                 let text = || {
                     let (token, agent) = (vote.token.0, vote.agent.0);

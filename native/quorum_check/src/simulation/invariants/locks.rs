@@ -61,8 +61,7 @@ impl Checker {
     fn check_granted(&mut self, lock: &Lock) {
         let ((node, lifetime, token), attempt) = (lock.id, lock.attempt);
         let passed_on = token != attempt;
-        let answers = self.answers.entry((lifetime, attempt)).or_default();
-        if std::mem::replace(&mut answers.granted, true) != passed_on {
+        if self.granted.insert((lifetime, attempt)) == passed_on {
             let text = || {
                 let (token, attempt) = (token.0, attempt.0);
                 format!(
@@ -101,46 +100,30 @@ impl Checker {
         }
     }
 
-    /// Q6, by what voters have answered and by what they know.
+    /// Q6. A lock that is passed on may have lost some of the votes since its fence was recorded.
     fn check_written(&mut self, lock: &Lock, view: View<'_>) {
-        let ((node, lifetime, token), attempt, fence) = (lock.id, lock.attempt, lock.fence);
+        let ((node, _, token), attempt, fence) = (lock.id, lock.attempt, lock.fence);
         let Some((agent, now)) = view.agent(node).filter(|_| lock.mode == Mode::Write) else {
             return;
         };
-        let answers = self.answers.get(&(lifetime, attempt));
-        let fences = answers.map(|answers| answers.fences.clone());
-        let mut written = MemberSet::EMPTY;
-        for (voter, (voter_lifetime, recorded)) in fences.unwrap_or_default() {
-            let session = probe::session(agent, voter);
-            let current = session.is_some_and(|session| session.voter.0 == voter_lifetime);
-            // A lock that is passed on keeps its fence. A voter that recorded it may have restarted since. It has its
-            // fences in its file, or learns them before it votes.
-            let restarted = !current && (view.nodes[voter].lost_fences || token != attempt);
-            if !(current || restarted) || recorded < fence {
-                continue;
-            }
-            written = Member::at(voter).map_or(written, |member| written.with(member));
-            let seen = &view.nodes[voter];
-            let same = seen.voter_host.lifetime == voter_lifetime;
-            let Some(machine) = seen.voter.as_ref().filter(|_| same) else {
-                continue;
+        let passed_on = token != attempt;
+        let voters = match passed_on {
+            true => self.list.iter().collect(),
+            false => probe::counted(agent, attempt, now),
+        };
+        let knows = |member: &Member| {
+            let Some(voter) = view.voter(member.place()) else {
+                // It may have recorded the fence before it crashed.
+                return true;
             };
-            for place in places(lock.names) {
-                let name = &self.names[place];
-                let known = machine.fence(name);
-                if known < fence {
-                    let text = || {
-                        let (known, fence) = (known.0, fence.0);
-                        format!("n{voter} knows fence {known} of name {place} and answered {fence}")
-                    };
-                    self.violated(Label::Q6, text);
-                }
-            }
-        }
-        // A lock that is passed on may have lost some of them since.
-        if token == attempt {
-            written = written.and(probe::counted(agent, attempt, now));
-        }
+            // A voter that recorded it may have restarted since. It learns its fences before it votes.
+            let session = probe::session(agent, member.place());
+            let restarted = session.is_none_or(|session| session.voter != voter.lifetime());
+            let learns = view.nodes[member.place()].lost_fences || passed_on;
+            let mut names = places(lock.names).map(|place| &self.names[place]);
+            restarted && learns || names.all(|name| voter.fence(name) >= fence)
+        };
+        let written: MemberSet = voters.iter().filter(knows).collect();
         if !self.is_quorum(written) {
             let text = || {
                 let (attempt, fence) = (attempt.0, fence.0);

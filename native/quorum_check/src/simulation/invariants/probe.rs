@@ -13,7 +13,10 @@ pub(super) struct Vote {
     pub(super) token: Token,
     pub(super) mode: Mode,
     pub(super) names: Names,
+    /// Whether it was given unasked, and not confirmed since.
     pub(super) is_provisional: bool,
+    /// When the voter last received a batch of the agent.
+    pub(super) heard: Option<Time>,
 }
 
 /// The session that the agent believes to have with the voter.
@@ -45,6 +48,7 @@ pub(super) fn votes(voter: &Voter) -> Vec<Vote> {
             mode,
             names: names.clone(),
             is_provisional: voter.is_provisional(lease, token),
+            heard: voter.last_heard(agent),
         })
         .collect()
 }

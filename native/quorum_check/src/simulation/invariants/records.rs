@@ -1,11 +1,9 @@
 //! What the checker remembers of a history: requests, locks, and batches.
 
-use super::probe;
 use crate::simulation::clock::Real;
 use quorum::lease::Standing;
 use quorum::message::{Batch, Fence, Mode, Session, Token};
 use quorum::time::Time;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,25 +67,6 @@ pub(super) struct PastLock {
     pub(super) lost: bool,
 }
 
-/// What voters have answered about a token.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Answers {
-    pub(super) granted: bool,
-    /// For each voter: its lifetime, and the highest fence that it has recorded.
-    pub(super) fences: BTreeMap<usize, (u64, Fence)>,
-}
-
-impl Answers {
-    /// A voter of this lifetime has recorded a fence.
-    pub(super) fn recorded(&mut self, voter: usize, lifetime: u64, fence: Fence) {
-        let known = self.fences.entry(voter).or_insert((lifetime, fence));
-        *known = match known.0 == lifetime {
-            true => (lifetime, known.1.max(fence)),
-            false => (lifetime, fence),
-        };
-    }
-}
-
 /// The last batch from an agent to a voter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
@@ -107,7 +86,5 @@ pub(super) struct Received {
     pub(super) was_quarantined: bool,
     /// See [`crate::quarantine::refused`].
     pub(super) refused: Vec<Token>,
-    /// The votes before it.
-    pub(super) votes: Vec<probe::Vote>,
     pub(super) answered: bool,
 }

@@ -6,13 +6,17 @@ use super::{conflict, probe, Checker, View};
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
 use quorum::members::{Member, MemberSet};
-use quorum::message::{Batch, Lifetime, Mode, Op, Token};
+use quorum::message::{Batch, Lifetime, Mode, Op, Session, Token};
 use quorum::voter::Voter;
 
 /// The agent, names and mode of a vote.
 type Vote = (Lifetime, u32, Mode);
 
 impl Checker {
+    pub fn before_voter(&mut self, voter: &Voter) {
+        self.before = probe::votes(voter);
+    }
+
     pub fn after_voter(&mut self, node: usize, view: View<'_>) {
         for place in 0..self.locks.len() {
             self.check_counted(place, Some(node), view);
@@ -23,7 +27,7 @@ impl Checker {
             self.violated(Label::Q14, text);
         }
         self.check_guests(node, view);
-        self.check_given(node, view);
+        self.check_dropped(node, view);
         self.watch_empty(view);
     }
 
@@ -42,36 +46,34 @@ impl Checker {
         }
     }
 
-    /// Votes that were given unasked stay until the voter has not heard their agent for `wait`, or its lease is over.
-    fn check_given(&mut self, node: usize, view: View<'_>) {
-        let of_voter = (node, Lifetime(0), Token(0))..(node + 1, Lifetime(0), Token(0));
-        let given = self.given.range(of_voter);
-        let given: Vec<_> = given.map(|(id, lease)| (*id, *lease)).collect();
-        for (id, (lease, since)) in given {
-            let (_, agent, token) = id;
-            let Some(voter) = view.voter(node) else {
-                continue;
-            };
-            if probe::keeps(voter, agent, token).is_some() {
-                self.given.insert(id, (lease, voter.last_heard(agent)));
-                continue;
-            }
-            self.given.remove(&id);
-            if voter
-                .session(agent)
-                .is_none_or(|session| session.generation != lease)
+    /// Q7: a vote stays until a batch returns it, or the lease of its agent is over. One that was given unasked also
+    /// ends when the voter has not heard its agent for `wait`.
+    fn check_dropped(&mut self, node: usize, view: View<'_>) {
+        let Some(voter) = view.voter(node) else {
+            return;
+        };
+        let now = view.nodes[node].voter_host.now(view.real);
+        for vote in std::mem::take(&mut self.before) {
+            let (agent, token) = (vote.agent, vote.token);
+            let expired = |session: Session| session.generation != vote.lease;
+            let batch = self.received.iter().map(|received| &received.batch);
+            let mut returned = batch.map(|batch| {
+                let own = batch.agent == agent && batch.ops.iter().any(|op| returns(op, token));
+                own || batch.ops.contains(&Op::EndAgent { agent })
+            });
+            if probe::keeps(voter, agent, token).is_some()
+                || voter.session(agent).is_none_or(expired)
+                || returned.any(|returned| returned)
             {
                 continue;
             }
+            let text = || format!("n{node} dropped the vote for t{} of a{}", token.0, agent.0);
+            if !vote.is_provisional {
+                self.violated(Label::Q7, text);
+                continue;
+            }
             self.summary.count("provisional votes taken back");
-            let now = view.nodes[node].voter_host.now(view.real);
-            if since.is_none_or(|since| now < since + self.rules.wait) {
-                let text = || {
-                    format!(
-                        "n{node} took its vote for t{} of a{} back",
-                        token.0, agent.0
-                    )
-                };
+            if vote.heard.is_none_or(|heard| now < heard + self.rules.wait) {
                 self.violated(Label::Given, text);
             }
         }
@@ -165,27 +167,6 @@ impl Checker {
             return;
         };
         let votes = probe::votes(voter);
-        for before in &received.votes {
-            let same =
-                |after: &probe::Vote| (after.agent, after.token) == (before.agent, before.token);
-            let session = voter.session(before.agent);
-            let expired = session.is_none_or(|now| now.generation != before.lease);
-            let own = before.agent == batch.agent;
-            let ended = Op::EndAgent {
-                agent: before.agent,
-            };
-            let returned = own && batch.ops.iter().any(|op| returns(op, before.token));
-            let returned = returned || batch.ops.contains(&ended);
-            // Its agent has become quiet.
-            let taken_back = before.is_provisional;
-            if !(votes.iter().any(same) || expired || returned || taken_back) {
-                let text = || {
-                    let (token, agent) = (before.token.0, before.agent.0);
-                    format!("n{node} dropped the vote for t{token} of a{agent} at {batch:?}")
-                };
-                self.violated(Label::Q7, text);
-            }
-        }
         self.check_whole(node, batch, &votes);
         self.check_conflicts(node, view);
     }

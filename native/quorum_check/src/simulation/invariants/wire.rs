@@ -104,15 +104,6 @@ impl Checker {
         let (Frame::Batch(batch), Some(voter)) = (frame, view.voter(node)) else {
             return;
         };
-        if batch.session == voter.session(batch.agent) {
-            for op in &batch.ops {
-                self.named(node, batch, op);
-            }
-        }
-        let votes = match batch.ops.is_empty() {
-            true => Vec::new(),
-            false => probe::votes(voter),
-        };
         self.received = Some(Received {
             from,
             voter: node,
@@ -120,29 +111,8 @@ impl Checker {
             voted: voter.is_voting(),
             was_quarantined: voter.state() == VoterState::Quarantined,
             refused: quarantine::refused(voter, batch, view.nodes[node].voter_host.now(view.real)),
-            votes,
             answered: false,
         });
-    }
-
-    /// A vote that a batch names is like any other, if the voter executes the batch.
-    fn named(&mut self, node: usize, batch: &Batch, op: &Op) {
-        let tokens = match op {
-            Op::Lock { token, .. }
-            | Op::Confirm { token, .. }
-            | Op::Assert { token, .. }
-            | Op::Unlock { token, .. } => std::slice::from_ref(token),
-            Op::Sync { from, to, live } => {
-                let id = |token| (node, batch.agent, token);
-                self.given
-                    .retain(|given, _| !(id(*from)..id(*to.max(from))).contains(given));
-                live
-            }
-            Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. } => &[],
-        };
-        for token in tokens {
-            self.given.remove(&(node, batch.agent, *token));
-        }
     }
 
     pub fn voter_sends(&mut self, node: usize, frame: &Frame, view: View<'_>) {
@@ -165,7 +135,7 @@ impl Checker {
         }
     }
 
-    /// A vote that is given unasked counts as an answer. The voter votes, and keeps it.
+    /// A voter that gives votes unasked votes, and keeps them.
     fn voter_gives(&mut self, node: usize, notice: &Notice, view: View<'_>) {
         let Some(voter) = view.voter(node).filter(|_| !notice.given.is_empty()) else {
             return;
@@ -179,7 +149,7 @@ impl Checker {
         for given in &notice.given {
             self.summary.count("votes given unasked");
             let id = (notice.generation, given.token);
-            let Some(vote) = votes.iter().find(|vote| (vote.lease, vote.token) == id) else {
+            if !votes.iter().any(|vote| (vote.lease, vote.token) == id) {
                 let text = || {
                     format!(
                         "n{node} gives t{} a vote that it does not keep",
@@ -187,12 +157,7 @@ impl Checker {
                     )
                 };
                 self.violated(Label::Wire, text);
-                continue;
-            };
-            let kept = (vote.lease, voter.last_heard(vote.agent));
-            self.given.insert((node, vote.agent, vote.token), kept);
-            let answers = self.answers.entry((vote.agent.0, vote.token)).or_default();
-            answers.recorded(node, view.nodes[node].voter_host.lifetime, given.fence);
+            }
         }
     }
 
@@ -232,26 +197,24 @@ impl Checker {
             return self.violated(Label::Wire, text);
         }
         let voter = view.voter(node);
-        let lifetime = view.nodes[node].voter_host.lifetime;
         let votes = received.voted || voter.is_some_and(|voter| voter.is_voting());
         let agent = received.batch.agent;
-        let own = received.votes.iter().filter(|vote| vote.agent == agent);
+        let own = self.before.iter().filter(|vote| vote.agent == agent);
         let mut asserted: Vec<_> = own.map(|vote| vote.token).collect();
         for (op, reply) in ops.into_iter().zip(replies) {
-            let recorded = match (op, reply) {
-                (Op::Lock { token, .. }, Reply::Yes { fence }) => {
+            match (op, reply) {
+                (Op::Lock { token, .. }, Reply::Yes { .. }) => {
                     // The vote for an asserted lock is not new.
                     if !votes && !asserted.contains(token) {
                         let text = || format!("n{node} grants t{} and does not vote", token.0);
                         self.violated(Label::Q4, text);
                     }
-                    Some((*token, *fence))
                 }
                 (
                     Op::Assert {
                         token, continues, ..
                     },
-                    Reply::Yes { fence },
+                    Reply::Yes { .. },
                 ) => {
                     self.summary.count("votes asserted");
                     if received.was_quarantined && *continues {
@@ -265,14 +228,12 @@ impl Checker {
                         self.violated(Label::Q4, text);
                     }
                     asserted.push(*token);
-                    Some((*token, *fence))
                 }
-                (Op::Confirm { token, fence: sent }, Reply::Yes { fence }) => {
+                (Op::Confirm { fence: sent, .. }, Reply::Yes { fence }) => {
                     self.summary.count(match fence < sent {
                         true => refusal(Reason::Storing),
                         false => "fences confirmed",
                     });
-                    Some((*token, *fence))
                 }
                 (Op::Lock { .. } | Op::Assert { .. }, Reply::No { reason }) => {
                     self.summary.count(refusal(*reason));
@@ -282,20 +243,12 @@ impl Checker {
                     if is_guest && !is_stored && *reason == Reason::Storing {
                         self.summary.count("votes refused: guest not stored");
                     }
-                    None
                 }
-                (Op::Confirm { .. }, Reply::Missing) | (Op::Sync { .. }, Reply::Synced { .. }) => {
-                    None
-                }
+                (Op::Confirm { .. }, Reply::Missing) | (Op::Sync { .. }, Reply::Synced { .. }) => {}
                 (op, reply) => {
                     let text = || format!("n{node} answers {reply:?} to {op:?}");
                     self.violated(Label::Wire, text);
-                    None
                 }
-            };
-            if let Some((token, fence)) = recorded {
-                let answers = self.answers.entry((agent.0, token)).or_default();
-                answers.recorded(node, lifetime, fence);
             }
         }
     }
