@@ -20,9 +20,9 @@
 
 mod frame_text;
 pub mod model;
-mod quarantine;
 mod random;
 pub mod simulation;
+mod votes;
 
 /// The searches allocate all the time: with this allocator they take two thirds of the time.
 #[global_allocator]

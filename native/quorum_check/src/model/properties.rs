@@ -20,10 +20,10 @@
 //! `quiescence.rs` checks PR1, and `transition.rs` what actions do.
 
 use crate::model::setting::{member, Disk, Setting};
-use crate::model::state::{AgentState, Phase, State, VoterState, NOW};
+use crate::model::state::{AgentState, Phase, State, NOW};
+use crate::votes;
 use quorum::agent::Status;
-use quorum::members::Member;
-use quorum::message::{Generation, Lifetime, Mode, Name, Names, Token};
+use quorum::message::{Generation, Mode, Token};
 use quorum::voter::Voter;
 
 struct Lock<'a> {
@@ -93,10 +93,7 @@ fn are_current(agent: &AgentState, voter: &Voter, status: Status) -> bool {
 }
 
 fn keeps_all(agent: &AgentState, voter: &Voter, status: Status) -> bool {
-    let kept = |attempt: Token| {
-        let mut votes = voter.votes();
-        votes.any(|(of, _, token, ..)| (of, token) == (agent.lifetime(), attempt))
-    };
+    let kept = |attempt: Token| votes::keeps(voter, agent.lifetime(), attempt).is_some();
     let mut counting = agent.machine.counting(status.member, NOW);
     counting.all(|(attempt, ..)| kept(attempt))
 }
@@ -136,29 +133,13 @@ pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
     })
 }
 
-/// Q1 follows from this, and it is violated long before two locks are held: an agent that does not know of a restart
-/// counts votes that the voter has forgotten, for its locks and for its requests.
 pub fn counted_votes_are_exclusive(setting: &Setting, state: &State) -> bool {
-    type Vote<'a> = (Lifetime, &'a Names, Mode);
-    let exclusive = |voter: Member| {
-        let counted = state.agents.iter().flat_map(|agent| {
-            let votes = agent.machine.counting(voter, NOW);
-            votes.map(|(_, names, mode)| (agent.lifetime(), names, mode))
-        });
-        let counted: Vec<Vote<'_>> = counted.collect();
-        let kept = state.voters[voter.place()].machine.iter();
-        let kept = kept.flat_map(|voter| voter.votes());
-        let kept = kept.map(|(agent, _, _, mode, names)| (agent, names, mode));
-        let all: Vec<Vote<'_>> = kept.chain(counted.iter().copied()).collect();
-        let conflict = |one: &Vote<'_>, other: &Vote<'_>| {
-            let shared = |name: &Name| other.1.iter().any(|of| of == name);
-            let share = one.1.iter().any(shared);
-            one.0 != other.0 && share && (one.2, other.2) != (Mode::Read, Mode::Read)
-        };
-        let alone = |one: &Vote<'_>| all.iter().all(|other| !conflict(one, other));
-        counted.iter().all(alone)
-    };
-    (0..setting.members).map(member).all(exclusive)
+    (0..setting.members).map(member).all(|member| {
+        let agents = state.agents.iter();
+        let agents = agents.map(|agent| (agent.lifetime(), &*agent.machine, NOW));
+        let voter = state.voters[member.place()].machine.as_deref();
+        votes::conflict(voter, member, agents).is_none()
+    })
 }
 
 pub fn past_locks_are_not_held(setting: &Setting, state: &State) -> bool {
@@ -200,16 +181,9 @@ pub fn old_disks_are_not_used(state: &State) -> bool {
 
 /// Where voters have disks.
 pub fn guests_with_votes_are_stored(setting: &Setting, state: &State) -> bool {
-    let stored = |seen: &VoterState, voter: &Voter| {
-        let mut agents = voter.agents().filter(|(_, votes, ..)| *votes > 0);
-        agents.all(|(node, ..)| {
-            let is_guest = node.client_number().is_some();
-            !is_guest || seen.disk.guests
-        })
-    };
     setting.disk == Disk::None
         || state.voters.iter().all(|seen| {
             let voter = seen.machine.as_ref();
-            voter.is_none_or(|voter| stored(seen, voter))
+            voter.is_none_or(|voter| seen.disk.guests || !votes::has_guests(voter))
         })
 }

@@ -133,12 +133,6 @@ pub fn voter_lifetime(member: Member, life: u32, starts: u8) -> Lifetime {
     Lifetime::new(life, 2000 + 10 * member.place() as u32 + u32::from(starts))
 }
 
-/// The votes of a voter: the agent and the token of each.
-pub fn votes_of(voter: &Voter) -> Vec<(Lifetime, Token)> {
-    let votes = voter.votes();
-    votes.map(|(agent, _, token, ..)| (agent, token)).collect()
-}
-
 impl AgentState {
     pub fn lifetime(&self) -> Lifetime {
         agent_lifetime(self.member, self.lifetime)

@@ -9,7 +9,6 @@
 mod emptiness;
 pub mod label;
 mod locks;
-mod probe;
 pub mod records;
 mod requests;
 mod votes;
@@ -21,6 +20,7 @@ use crate::simulation::node::Node;
 use crate::simulation::options::Options;
 use crate::simulation::plan::{Plan, MOST_NAMES};
 use crate::simulation::summary::Summary;
+use crate::votes::Vote;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
 use quorum::members::{MemberSet, Members};
@@ -46,7 +46,6 @@ pub struct Checker {
     any_order: bool,
     ignored: Vec<Label>,
     names: Vec<Name>,
-    bits: BTreeMap<Name, u32>,
     asked: Vec<Asked>,
     open: Vec<Request>,
     locks: Vec<Lock>,
@@ -58,7 +57,7 @@ pub struct Checker {
     /// The attempts that were granted.
     granted: BTreeSet<(u64, Token)>,
     /// The votes of a voter before it was called.
-    before: Vec<probe::Vote>,
+    before: Vec<Vote>,
     sent: BTreeMap<(usize, usize), Sent>,
     unlock_sent: BTreeSet<(u64, Token, usize)>,
     received: Option<Received>,
@@ -72,7 +71,6 @@ impl Checker {
     pub fn new(plan: &Plan, options: &Options) -> Checker {
         let name = |place: usize| Name::new(format!("{place}").as_bytes()).expect("a short name");
         let names: Vec<Name> = (0..plan.hot + plan.cold).map(name).collect();
-        let bit = |(place, name): (usize, &Name)| (name.clone(), 1 << place);
         Checker {
             violation: None,
             healed_at: None,
@@ -84,7 +82,6 @@ impl Checker {
             fault_free: plan.is_fault_free(),
             any_order: options.bugs.have(ProtocolBug::AnyOrder),
             ignored: options.ignored.clone(),
-            bits: names.iter().enumerate().map(bit).collect(),
             names,
             asked: Vec::new(),
             open: Vec::new(),
@@ -127,11 +124,6 @@ impl Checker {
 
     fn is_guest(&self, node: usize) -> bool {
         node >= self.members
-    }
-
-    fn bits_of(&self, names: &Names) -> u32 {
-        let bits = |name| self.bits.get(name).copied().unwrap_or(0);
-        names.iter().map(bits).sum()
     }
 
     /// The clients of a crashed agent die, and its locks end.

@@ -4,13 +4,12 @@ use super::outputs::request;
 use super::Transition;
 use crate::model::action::Action;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
-use crate::model::state::{self, agent_lifetime, votes_of, Flight, Phase, NOW};
-use crate::quarantine;
+use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
+use crate::votes::{dropped, refused, votes, Vote};
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
 use quorum::message::{Ack, Batch, Fence, Frame, Names, Op, Token};
 use quorum::time::Time;
-use quorum::voter::Voter;
 
 /// The step of the unlock after a client's last step.
 const AFTER_LAST: usize = 99;
@@ -181,31 +180,21 @@ impl Transition<'_> {
         let me = flight.to;
         let voter = |next: &Self| next.state.voters[me.place()].machine.clone();
         let before = voter(self).expect("frames to missing voters are dropped at once");
-        let refused = quarantine::refused(&before, batch, NOW);
+        let refused = refused(&before, batch, NOW);
         let from = self.setting.node(flight.from);
         self.call_voter(me, |voter| voter.receive(NOW, from, flight.frame.clone()));
         let after = voter(self).expect("a voter that runs");
-        let (mut had, has) = (votes_of(&before), votes_of(&after));
-        if had.iter().any(|vote| !has.contains(vote)) {
-            // A voter that was stalled may first take votes back.
-            let mut before = Voter::clone(&before);
-            before.tick(NOW);
-            let kept = votes_of(&before);
-            had.retain(|vote| kept.contains(vote));
-        }
-        for (agent, token) in had.iter().copied() {
-            let dropped = !has.contains(&(agent, token));
-            let expired = before.expires(agent).is_none_or(|end| end <= NOW);
-            let ended = |op: &Op| *op == Op::EndAgent { agent };
-            let own = agent == batch.agent && returns(&batch.ops, token);
-            let returned = own || batch.ops.iter().any(ended);
-            if dropped && !expired && !returned {
-                let vote = format!("the vote for t{} of {agent:?}", token.0);
-                let text = format!("{me:?} forgot {vote}, which was not returned");
-                self.violated("Q7", text);
-            }
-        }
-        for (agent, token) in has.iter().copied().filter(|vote| !had.contains(vote)) {
+        let had = votes(&before);
+        let old = |vote: &Vote| {
+            had.iter()
+                .any(|of| (of.agent, of.token) == (vote.agent, vote.token))
+        };
+        let new: Vec<Vote> = votes(&after)
+            .into_iter()
+            .filter(|vote| !old(vote))
+            .collect();
+        self.check_dropped(me, had, Some(batch));
+        for Vote { agent, token, .. } in new {
             // One batch may assert a held lock as well as request the vote for it.
             let asserts = |op: &Op| match op {
                 Op::Assert {
@@ -360,20 +349,25 @@ impl Transition<'_> {
         seen.closed = seen.closed.with(me);
         let node = self.setting.node(seen.member);
         self.tick_voter(me);
-        let votes = |next: &Self| {
-            next.state.voters[me.place()]
-                .machine
-                .as_ref()
-                .map(|voter| votes_of(voter))
-        };
-        let before = votes(self).unwrap_or_default();
+        let before = self.state.voters[me.place()].machine.as_deref();
+        let before = before.map(votes).unwrap_or_default();
         self.call_voter(me, |voter| voter.down(NOW, node));
-        let after = votes(self).unwrap_or_default();
-        if before.iter().any(|vote| !after.contains(vote)) {
-            self.violated(
-                "Q7",
-                format!("{me:?} forgot votes when a connection was closed"),
-            );
+        self.check_dropped(me, before, None);
+    }
+
+    fn check_dropped(&mut self, me: Member, before: Vec<Vote>, batch: Option<&Batch>) {
+        let wait = self.rules_of_voter(me.place()).wait;
+        let Some(voter) = &self.state.voters[me.place()].machine else {
+            return;
+        };
+        for vote in dropped(before, voter, batch) {
+            if !vote.may_be_taken_back(NOW, wait) {
+                let vote = format!("the vote for t{} of {:?}", vote.token.0, vote.agent);
+                self.violated(
+                    "Q7",
+                    format!("{me:?} forgot {vote}, which was not returned"),
+                );
+            }
         }
     }
 
@@ -389,12 +383,4 @@ impl Transition<'_> {
             self.call_voter(me, |voter| voter.guests_stored(NOW));
         }
     }
-}
-
-fn returns(ops: &[Op], token: Token) -> bool {
-    ops.iter().any(|op| match op {
-        Op::Unlock { token: named, .. } => *named == token,
-        Op::Sync { from, to, live } => (*from..*to).contains(&token) && !live.contains(&token),
-        _ => false,
-    })
 }

@@ -1,8 +1,9 @@
 //! The end of a history: once quiescent, no table has an entry (Q9, Q10), except for the guests that are still there.
 
 use super::label::Label;
-use super::{probe, Checker, View};
+use super::{Checker, View};
 use crate::simulation::node::Node;
+use crate::votes::votes;
 
 impl Checker {
     /// Whether all tables are empty, and all requests answered.
@@ -35,7 +36,7 @@ impl Checker {
             let Some(voter) = node.voter.as_ref().filter(|_| !voter_is_empty(node)) else {
                 continue;
             };
-            for vote in probe::votes(voter) {
+            for vote in votes(voter) {
                 let granted = self.granted.contains(&(vote.agent.0, vote.token));
                 let label = if granted { Label::Q9 } else { Label::Q10 };
                 let text = || {

@@ -3,8 +3,9 @@
 
 use super::label::Label;
 use super::records::{Id, Lock, PastLock, Question};
-use super::{conflict, places, probe, Checker, View};
+use super::{conflict, places, Checker, View};
 use crate::simulation::clock::{Real, SECOND};
+use crate::votes;
 use quorum::agent::{Loss, Request};
 use quorum::lease::Standing;
 use quorum::members::{Member, MemberSet};
@@ -109,7 +110,7 @@ impl Checker {
         let passed_on = token != attempt;
         let voters = match passed_on {
             true => self.list.iter().collect(),
-            false => probe::counted(agent, attempt, now),
+            false => votes::counted(agent, attempt, now),
         };
         let knows = |member: &Member| {
             let Some(voter) = view.voter(member.place()) else {
@@ -117,7 +118,7 @@ impl Checker {
                 return true;
             };
             // A voter that recorded it may have restarted since. It learns its fences before it votes.
-            let session = probe::session(agent, member.place());
+            let session = votes::session(agent, member.place());
             let restarted = session.is_none_or(|session| session.voter != voter.lifetime());
             let learns = view.nodes[member.place()].lost_fences || passed_on;
             let mut names = places(lock.names).map(|place| &self.names[place]);

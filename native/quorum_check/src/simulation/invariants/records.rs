@@ -84,7 +84,7 @@ pub(super) struct Received {
     pub(super) batch: Batch,
     pub(super) voted: bool,
     pub(super) was_quarantined: bool,
-    /// See [`crate::quarantine::refused`].
+    /// See [`crate::votes::refused`].
     pub(super) refused: Vec<Token>,
     pub(super) answered: bool,
 }

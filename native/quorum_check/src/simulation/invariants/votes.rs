@@ -2,19 +2,18 @@
 //! none have a vote (Q11), guests with votes are stored (V7), and no two votes conflict.
 
 use super::label::Label;
-use super::{conflict, probe, Checker, View};
+use super::{Checker, View};
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
+use crate::votes::{self, Vote};
+use quorum::agent::Agent;
 use quorum::members::{Member, MemberSet};
-use quorum::message::{Batch, Lifetime, Mode, Op, Session, Token};
+use quorum::message::{Batch, Lifetime, Op, Token};
 use quorum::voter::Voter;
-
-/// The agent, names and mode of a vote.
-type Vote = (Lifetime, u32, Mode);
 
 impl Checker {
     pub fn before_voter(&mut self, voter: &Voter) {
-        self.before = probe::votes(voter);
+        self.before = votes::votes(voter);
     }
 
     pub fn after_voter(&mut self, node: usize, view: View<'_>) {
@@ -38,9 +37,7 @@ impl Checker {
             return;
         };
         let is_stored = seen.disk.as_ref().is_none_or(|disk| disk.guests);
-        let mut agents = voter.agents();
-        let has_votes = agents.any(|(node, votes, ..)| node.client_number().is_some() && votes > 0);
-        if has_votes && !is_stored {
+        if votes::has_guests(voter) && !is_stored {
             let text = || format!("n{node} keeps votes for a guest, and its file has none");
             self.violated(Label::V7, text);
         }
@@ -53,27 +50,20 @@ impl Checker {
             return;
         };
         let now = view.nodes[node].voter_host.now(view.real);
-        for vote in std::mem::take(&mut self.before) {
-            let (agent, token) = (vote.agent, vote.token);
-            let expired = |session: Session| session.generation != vote.lease;
-            let batch = self.received.iter().map(|received| &received.batch);
-            let mut returned = batch.map(|batch| {
-                let own = batch.agent == agent && batch.ops.iter().any(|op| returns(op, token));
-                own || batch.ops.contains(&Op::EndAgent { agent })
-            });
-            if probe::keeps(voter, agent, token).is_some()
-                || voter.session(agent).is_none_or(expired)
-                || returned.any(|returned| returned)
-            {
-                continue;
-            }
-            let text = || format!("n{node} dropped the vote for t{} of a{}", token.0, agent.0);
+        let batch = self.received.as_ref().map(|received| &received.batch);
+        for vote in votes::dropped(std::mem::take(&mut self.before), voter, batch) {
+            let text = || {
+                format!(
+                    "n{node} dropped the vote for t{} of a{}",
+                    vote.token.0, vote.agent.0
+                )
+            };
             if !vote.is_provisional {
                 self.violated(Label::Q7, text);
                 continue;
             }
             self.summary.count("provisional votes taken back");
-            if vote.heard.is_none_or(|heard| now < heard + self.rules.wait) {
+            if !vote.may_be_taken_back(now, self.rules.wait) {
                 self.violated(Label::Given, text);
             }
         }
@@ -88,7 +78,7 @@ impl Checker {
             return;
         };
         let me = view.nodes[node].agent_host.lifetime();
-        let counted = probe::counted(agent, attempt, now);
+        let counted = votes::counted(agent, attempt, now);
         for voter in counted.iter().map(|member| member.place()) {
             if only.is_some_and(|only| only != voter) {
                 continue;
@@ -96,20 +86,20 @@ impl Checker {
             let Some(machine) = view.voter(voter) else {
                 continue;
             };
-            let violation = match probe::session(agent, voter) {
+            let violation = match votes::session(agent, voter) {
                 None => Some((Label::Q3, "without a session")),
                 Some(session)
                     if session.voter != view.nodes[voter].voter_host.lifetime()
                         || !agent.has_settled(World::member(voter)) =>
                 {
                     // It may have voted since it executed the batch that settles.
-                    let kept = probe::keeps(machine, me, attempt) == Some(session.generation);
+                    let kept = votes::keeps(machine, me, attempt) == Some(session.generation);
                     (machine.is_voting() && !kept).then_some((Label::Q3, "of its earlier lifetime"))
                 }
                 Some(session) if machine.session(me) != Some(session) => {
                     Some((Label::Q2, "after the end of its lease"))
                 }
-                Some(session) if probe::keeps(machine, me, attempt) != Some(session.generation) => {
+                Some(session) if votes::keeps(machine, me, attempt) != Some(session.generation) => {
                     Some((Label::Q2, "that it does not keep"))
                 }
                 Some(_) => None,
@@ -152,7 +142,7 @@ impl Checker {
         token: Token,
     ) -> MemberSet {
         let kept = |(place, node): (usize, &Node)| {
-            probe::keeps(node.voter.as_ref()?, Lifetime(lifetime), token)?;
+            votes::keeps(node.voter.as_ref()?, Lifetime(lifetime), token)?;
             Member::at(place)
         };
         view.nodes.iter().enumerate().filter_map(kept).collect()
@@ -166,12 +156,12 @@ impl Checker {
         let Some(voter) = view.voter(node).filter(|_| !batch.ops.is_empty()) else {
             return;
         };
-        let votes = probe::votes(voter);
+        let votes = votes::votes(voter);
         self.check_whole(node, batch, &votes);
         self.check_conflicts(node, view);
     }
 
-    fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[probe::Vote]) {
+    fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[Vote]) {
         for op in &batch.ops {
             let (Op::Lock { token, names, .. } | Op::Assert { token, names, .. }) = op else {
                 continue;
@@ -185,71 +175,34 @@ impl Checker {
         }
     }
 
-    /// The votes of a voter do not conflict with each other, nor with those that agents count there, for their locks
-    /// and for their requests: an agent that does not know of a restart counts votes that the voter has forgotten. Q1
-    /// follows from this, and it is violated long before two locks are held.
+    /// The votes of a voter, and those that agents count there, do not conflict.
     ///
     /// Q3: while the voter votes, no vote of an earlier lifetime counts, for requests either.
     pub fn check_conflicts(&mut self, voter: usize, view: View<'_>) {
-        let kept = view.voter(voter).into_iter().flat_map(probe::votes);
-        let kept = kept.map(|vote| (vote.agent, self.bits_of(&vote.names), vote.mode));
-        let kept: Vec<Vote> = kept.collect();
-        let mut counted: Vec<Vote> = Vec::new();
-        for node in 0..view.nodes.len() {
-            let votes = self.counted_at(node, voter, view);
-            if !votes.is_empty() && is_outdated(&view.nodes[node], &view.nodes[voter], voter) {
-                let text = || format!("n{node} counts a vote of n{voter} of its earlier lifetime");
+        let member = World::member(voter);
+        let agents = (0..view.nodes.len()).filter_map(|node| {
+            let (agent, now) = view.agent(node)?;
+            Some((Lifetime(view.lifetime(node)), agent, now))
+        });
+        for (lifetime, agent, now) in agents.clone() {
+            let counts = agent.counting(member, now).next().is_some();
+            if counts && is_outdated(agent, view.voter(voter), voter) {
+                let agent = lifetime.0;
+                let text = || format!("a{agent} counts a vote of n{voter} of its earlier lifetime");
                 self.violated(Label::Q3, text);
             }
-            counted.extend(votes);
         }
-        if kept.len() + counted.len() < 2 {
-            return;
+        if let Some((one, other)) = votes::conflict(view.voter(voter), member, agents) {
+            let (one, other) = (one.0, other.0);
+            let text = || format!("votes of n{voter} count for a{one} and a{other}");
+            self.violated(Label::Votes, text);
         }
-        let conflict = |a: &Vote, b: &Vote| conflict((a.1, a.2), (b.1, b.2));
-        for (place, vote) in kept.iter().enumerate() {
-            if let Some(other) = kept[..place].iter().find(|other| conflict(vote, other)) {
-                let (one, other) = (vote.0 .0, other.0 .0);
-                let text = || format!("n{voter} keeps votes for a{one} and a{other}");
-                self.violated(Label::Votes, text);
-            }
-        }
-        for (place, vote) in counted.iter().enumerate() {
-            let mut others = kept.iter().chain(&counted[..place]);
-            let rival = others.find(|other| vote.0 != other.0 && conflict(vote, other));
-            if let Some(other) = rival {
-                let (one, other) = (vote.0 .0, other.0 .0);
-                let text = || format!("votes of n{voter} count for a{one} and a{other}");
-                self.violated(Label::Votes, text);
-            }
-        }
-    }
-
-    /// The votes of a voter that an agent counts.
-    fn counted_at(&self, node: usize, voter: usize, view: View<'_>) -> Vec<Vote> {
-        let Some((agent, now)) = view.agent(node) else {
-            return Vec::new();
-        };
-        let me = view.nodes[node].agent_host.lifetime();
-        let counted = agent.counting(World::member(voter), now);
-        let counted = counted.map(|(_, names, mode)| (me, self.bits_of(names), mode));
-        counted.collect()
     }
 }
 
-/// Whether the agent of a node has a session with an earlier lifetime of a voter that votes.
-fn is_outdated(node: &Node, of_voter: &Node, voter: usize) -> bool {
-    let session = node.agent.as_ref();
-    let session = session.and_then(|agent| probe::session(agent, voter));
-    let current = of_voter.voter.as_ref().filter(|voter| voter.is_voting());
-    let lifetime = current.map(Voter::lifetime);
+/// Whether the agent has a session with an earlier lifetime of a voter that votes.
+fn is_outdated(agent: &Agent, voter: Option<&Voter>, place: usize) -> bool {
+    let lifetime = voter.filter(|voter| voter.is_voting()).map(Voter::lifetime);
+    let session = votes::session(agent, place);
     lifetime.is_some_and(|current| session.is_some_and(|session| session.voter != current))
-}
-
-fn returns(op: &Op, token: Token) -> bool {
-    match op {
-        Op::Unlock { token: other, .. } => *other == token,
-        Op::Sync { from, to, live } => (*from..*to).contains(&token) && !live.contains(&token),
-        _ => false,
-    }
 }

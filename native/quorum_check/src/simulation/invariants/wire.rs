@@ -2,8 +2,8 @@
 
 use super::label::Label;
 use super::records::{Received, Sent};
-use super::{probe, Checker, View};
-use crate::quarantine;
+use super::{Checker, View};
+use crate::votes;
 use quorum::message::{
     Ack, Batch, Floor, Frame, Known, Notice, Op, Reason, Reply, Verdict, VoterState,
 };
@@ -110,7 +110,7 @@ impl Checker {
             batch: batch.clone(),
             voted: voter.is_voting(),
             was_quarantined: voter.state() == VoterState::Quarantined,
-            refused: quarantine::refused(voter, batch, view.nodes[node].voter_host.now(view.real)),
+            refused: votes::refused(voter, batch, view.nodes[node].voter_host.now(view.real)),
             answered: false,
         });
     }
@@ -145,7 +145,7 @@ impl Checker {
                 format!("n{node} gives votes and does not vote")
             });
         }
-        let votes = probe::votes(voter);
+        let votes = votes::votes(voter);
         for given in &notice.given {
             self.summary.count("votes given unasked");
             let id = (notice.generation, given.token);

@@ -1,0 +1,160 @@
+//! The votes of voters and agents, and what both checks require of them. They are read only by what the machines expose
+//! to models.
+
+use quorum::agent::Agent;
+use quorum::members::{Member, MemberSet};
+use quorum::message::{
+    Batch, Generation, Lifetime, Mode, Name, Names, Op, Session, Token, VoterState,
+};
+use quorum::time::Time;
+use quorum::voter::Voter;
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vote {
+    pub agent: Lifetime,
+    pub lease: Generation,
+    pub token: Token,
+    pub mode: Mode,
+    pub names: Names,
+    /// Whether it was given unasked, and not confirmed since.
+    pub is_provisional: bool,
+    /// When the voter last received a batch of the agent.
+    heard: Option<Time>,
+}
+
+impl Vote {
+    /// Whether the voter may take it back at `now`: it was given unasked, and its agent has been silent for `wait`.
+    pub fn may_be_taken_back(&self, now: Time, wait: Duration) -> bool {
+        self.is_provisional && self.heard.is_some_and(|heard| heard + wait <= now)
+    }
+}
+
+pub fn votes(voter: &Voter) -> Vec<Vote> {
+    voter
+        .votes()
+        .map(|(agent, lease, token, mode, names)| Vote {
+            agent,
+            lease,
+            token,
+            mode,
+            names: names.clone(),
+            is_provisional: voter.is_provisional(lease, token),
+            heard: voter.last_heard(agent),
+        })
+        .collect()
+}
+
+/// The lease under which the voter keeps the vote.
+pub fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Generation> {
+    let mut votes = voter.votes();
+    let vote = votes.find(|vote| (vote.0, vote.2) == (agent, token));
+    vote.map(|vote| vote.1)
+}
+
+/// Those of the votes `before` a call of the voter that it has dropped, though the lease of their agent lasts, and the
+/// received `batch` did not return them (Q7).
+pub fn dropped(before: Vec<Vote>, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
+    let mut votes = before;
+    votes.retain(|vote| {
+        let (agent, token) = (vote.agent, vote.token);
+        let lasts = |session: Session| session.generation == vote.lease;
+        let returned = batch.is_some_and(|batch| {
+            let own = batch.agent == agent && batch.ops.iter().any(|op| returns(op, token));
+            own || batch.ops.contains(&Op::EndAgent { agent })
+        });
+        let kept = keeps(voter, agent, token).is_some();
+        !kept && !returned && voter.session(agent).is_some_and(lasts)
+    });
+    votes
+}
+
+fn returns(op: &Op, token: Token) -> bool {
+    match op {
+        Op::Unlock { token: other, .. } => *other == token,
+        Op::Sync { from, to, live } => (*from..*to).contains(&token) && !live.contains(&token),
+        _ => false,
+    }
+}
+
+/// Two agents that exclude each other at a voter: both have votes there, or count some (Votes). Q1 follows, and an error
+/// violates this long before two locks are held: an agent that does not know of a restart counts votes that the voter
+/// has forgotten, for its locks and for its requests.
+pub fn conflict<'a>(
+    voter: Option<&Voter>,
+    member: Member,
+    agents: impl Iterator<Item = (Lifetime, &'a Agent, Time)>,
+) -> Option<(Lifetime, Lifetime)> {
+    type Vote<'a> = (Lifetime, &'a Names, Mode);
+    let kept = voter.into_iter().flat_map(|voter| voter.votes());
+    let kept: Vec<Vote<'_>> = kept
+        .map(|(agent, _, _, mode, names)| (agent, names, mode))
+        .collect();
+    let counted: Vec<Vote<'_>> = agents
+        .flat_map(|(lifetime, agent, now)| {
+            let counted = agent.counting(member, now);
+            counted.map(move |(_, names, mode)| (lifetime, names, mode))
+        })
+        .collect();
+    let exclude = |one: &Vote<'_>, other: &Vote<'_>| {
+        let shared = |name: &Name| other.1.iter().any(|of| of == name);
+        (one.2, other.2) != (Mode::Read, Mode::Read) && one.1.iter().any(shared)
+    };
+    let pair = |one: &Vote<'_>, other: &Vote<'_>| (one.0, other.0);
+    let within = kept.iter().enumerate().find_map(|(place, one)| {
+        let other = kept[..place].iter().find(|other| exclude(one, other));
+        other.map(|other| pair(one, other))
+    });
+    let between = || {
+        counted.iter().enumerate().find_map(|(place, one)| {
+            let mut others = kept.iter().chain(&counted[..place]);
+            let other = others.find(|other| one.0 != other.0 && exclude(one, other));
+            other.map(|other| pair(one, other))
+        })
+    };
+    within.or_else(between)
+}
+
+/// The locks that a batch asserts though they continue no vote, and which a voter must therefore refuse (V3). Empty if
+/// the voter is not in quarantine when it receives the batch at `now`. Not those after a `Settled`, which may end the
+/// quarantine.
+pub fn refused(voter: &Voter, batch: &Batch, now: Time) -> Vec<Token> {
+    let until_settled = batch.ops.iter().take_while(|op| **op != Op::Settled);
+    let asserted = until_settled.filter_map(|op| match op {
+        Op::Assert {
+            token,
+            continues: false,
+            ..
+        } => Some(*token),
+        _ => None,
+    });
+    let asserted: Vec<Token> = asserted.collect();
+    // A clone is expensive, and a correct agent seldom sends such a batch.
+    let in_quarantine = || {
+        let mut voter = voter.clone();
+        voter.tick(now);
+        voter.state() == VoterState::Quarantined
+    };
+    match !asserted.is_empty() && in_quarantine() {
+        true => asserted,
+        false => Vec::new(),
+    }
+}
+
+/// Whether a guest has votes.
+pub fn has_guests(voter: &Voter) -> bool {
+    let mut agents = voter.agents();
+    agents.any(|(node, votes, ..)| node.client_number().is_some() && votes > 0)
+}
+
+/// The session that the agent believes to have with the voter.
+pub fn session(agent: &Agent, voter: usize) -> Option<Session> {
+    agent.status().nth(voter).and_then(|status| status.session)
+}
+
+/// The voters whose votes count for an attempt.
+pub fn counted(agent: &Agent, attempt: Token, now: Time) -> MemberSet {
+    let members = agent.status().map(|status| status.member);
+    let counts = |member: &Member| agent.counting(*member, now).any(|vote| vote.0 == attempt);
+    members.filter(counts).collect()
+}
