@@ -26,8 +26,6 @@ pub enum Action {
     CrashVoter(Member),
     /// The voter crashes and restarts with an old state file.
     CrashWithOldDisk(Member),
-    /// A voter that was down at first starts.
-    StartVoter(Member),
     /// The agent crashes and restarts.
     CrashAgent(usize),
     /// The agent is informed that the member is disconnected.

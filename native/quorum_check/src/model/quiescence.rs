@@ -56,12 +56,9 @@ fn run(setting: &Setting, next: &mut Transition<'_>, lost: bool) -> Result<(), S
     Err(left_over(setting, &next.state))
 }
 
-/// Starts and schedules all machines, and connects all members.
+/// Schedules all machines, and connects all members.
 fn heal(setting: &Setting, next: &mut Transition<'_>) {
     for voter in (0..setting.members).map(member) {
-        if next.state.voters[voter.place()].machine.is_none() {
-            next.start_voter(voter);
-        }
         if next.state.voters[voter.place()].stalled {
             next.stall_voter(voter, false);
         }

@@ -4,7 +4,7 @@ use crate::model::action::Action;
 use crate::model::properties;
 use crate::model::quiescence;
 use crate::model::setting::{member, Budget, Order, Setting};
-use crate::model::state::{Phase, State};
+use crate::model::state::State;
 use crate::model::transition::Transition;
 use quorum::time::Time;
 use stateright::{Model, Property};
@@ -133,7 +133,6 @@ impl QuorumModel {
         for (place, voter) in state.voters.iter().enumerate() {
             let place = member(place);
             let Some(machine) = &voter.machine else {
-                actions.push(Action::StartVoter(place));
                 continue;
             };
             if voter.stalled {
@@ -154,25 +153,6 @@ impl QuorumModel {
                 actions.push(Action::GuestsStored(place));
             }
         }
-    }
-
-    /// Applies [`Setting::disaster_at`]: its faults come first once the client holds, and not at all before.
-    fn direct(&self, state: &State, client: usize, actions: &mut Vec<Action>) {
-        let agent = state.agent_of(member(self.setting.scripts[client].at));
-        // Whether the disaster contains this fault. None if the action is no such fault.
-        let part = |action: &Action| match action {
-            Action::CrashVoter(_) | Action::CrashWithOldDisk(_) | Action::StartVoter(_) => {
-                Some(true)
-            }
-            Action::Disconnect(place, voter) => {
-                Some(Some(*place) == agent && self.setting.crashing.contains(*voter))
-            }
-            Action::Connect(..) => Some(false),
-            _ => None,
-        };
-        let holds = matches!(state.clients[client].phase, Phase::Holds { .. });
-        let due = holds && actions.iter().any(|action| part(action) == Some(true));
-        actions.retain(|action| part(action).map_or(!due, |wanted| wanted && due));
     }
 }
 
@@ -208,9 +188,6 @@ impl Model for QuorumModel {
             return;
         }
         self.possible(state, actions);
-        if let Some(client) = self.setting.disaster_at {
-            self.direct(state, client, actions);
-        }
     }
 
     fn next_state(&self, state: &State, action: Action) -> Option<State> {

@@ -205,7 +205,6 @@ impl Chooser<QuorumModel> for WeightedChooser {
             | Action::ResumeAgent(_)
             | Action::ResumeVoter(_)
             | Action::Connect(..) => 10,
-            Action::StartVoter(_) => 5,
             Action::Duplicate(_) | Action::Reorder(_) | Action::Delay(_) => 2,
             Action::StallAgent(_)
             | Action::StallVoter(_)

@@ -25,7 +25,7 @@ pub enum Step {
     Disconnect(usize, usize),
     /// The same, and it is connected.
     Connect(usize, usize),
-    /// The same: a voter crashes and restarts.
+    /// The same: a voter crashes and restarts, or one that is down at first starts.
     Crash(usize),
     /// Waits until that client holds a lock or is done.
     Await(usize),
@@ -116,7 +116,7 @@ pub struct Setting {
     pub bugs: ProtocolBugs,
     pub budget: Budget,
     pub crashing: MemberSet,
-    /// The voters that do not run at first. Each may start once, at any time.
+    /// The voters that do not run until a step starts them.
     pub down: MemberSet,
     /// The only property that the search checks in actions and stops at. None means all properties.
     pub only: Option<&'static str>,
@@ -125,9 +125,6 @@ pub struct Setting {
     pub single_delays: bool,
     /// Pairs (agent, voter) that are never connected.
     pub apart: Vec<(usize, usize)>,
-    /// A client. As soon as it holds a lock, all voters that may crash do so, its agent is disconnected from them, and
-    /// all stopped voters start, before any other action. None of this happens earlier. For directed searches.
-    pub disaster_at: Option<usize>,
     /// The fences that the voters know at first.
     pub floors: Vec<Option<u64>>,
     /// What the wall clocks show at first.
@@ -213,7 +210,6 @@ impl Setting {
             only: None,
             single_delays: true,
             apart: Vec::new(),
-            disaster_at: None,
             floors: Vec::new(),
             origins: Vec::new(),
             wall_clocks_stop: false,
@@ -310,11 +306,6 @@ impl Setting {
     /// The list of members.
     pub fn list(&self) -> Members {
         Members::new(self.members).expect("settings have few members")
-    }
-
-    pub fn disaster_at(mut self, client: usize) -> Setting {
-        self.disaster_at = Some(client);
-        self
     }
 
     pub fn only(mut self, property: &'static str) -> Setting {

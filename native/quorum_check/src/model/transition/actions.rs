@@ -49,7 +49,6 @@ impl Transition<'_> {
                 spend(&mut self.state.left.old_disks, 1);
                 self.crash_voter(voter, true);
             }
-            Action::StartVoter(voter) => self.start_voter(voter),
             Action::CrashAgent(agent) => self.crash_agent(agent),
             Action::Disconnect(agent, voter) => {
                 if !self.state.agents[agent].closed.contains(voter) {
@@ -105,7 +104,13 @@ impl Transition<'_> {
             }
             Step::Disconnect(at, voter) => self.disconnect(self.agent_at(at), member(voter)),
             Step::Connect(at, voter) => self.connect(self.agent_at(at), member(voter)),
-            Step::Crash(voter) => self.crash_voter(member(voter), false),
+            Step::Crash(voter) => {
+                let is_first = self.state.voters[voter].machine.is_none();
+                self.crash_voter(member(voter), false);
+                for agent in (0..self.state.agents.len()).filter(|_| is_first) {
+                    self.connect(agent, member(voter));
+                }
+            }
             Step::Await(_) | Step::Later(_) => unreachable!("enabled_step skips it"),
         }
     }
@@ -296,13 +301,6 @@ impl Transition<'_> {
         let known = |voter: &state::VoterState| voter.machine.as_ref().map(|voter| voter.highest());
         let highest = voters.map(|voter| known(voter).max(Some(voter.origin)));
         highest.flatten().max().unwrap_or_default()
-    }
-
-    pub fn start_voter(&mut self, me: Member) {
-        self.run_voter(me, None);
-        for agent in 0..self.state.agents.len() {
-            self.connect(agent, me);
-        }
     }
 
     /// An agent and its clients die, and another agent starts. New clients continue with the remaining steps.
