@@ -5,102 +5,54 @@
 //! cargo run --release -p quorum_check --bin simulate -- --minutes 10 --threads 2 --from 1000000
 //! cargo run --release -p quorum_check --bin simulate -- --minutes 10 --long
 //! cargo run --release -p quorum_check --bin simulate -- --seed 7 --trace
-//! cargo run --release -p quorum_check --bin simulate -- --bug NoQuarantine
 //! ```
 
-use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum_check::simulation::history::replay;
 use quorum_check::simulation::options::Options;
 use quorum_check::simulation::search::{search, Search};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const BUGS: &[ProtocolBug] = &[
-    ProtocolBug::NoQuarantine,
-    ProtocolBug::AnyLockContinues,
-    ProtocolBug::ForgottenVotesCount,
-    ProtocolBug::ReadHalf,
-    ProtocolBug::FenceNotWritten,
-    ProtocolBug::FenceNotAwaited,
-    ProtocolBug::FencesNotTaken,
-    ProtocolBug::LeaseFromAnswer,
-    ProtocolBug::SameGeneration,
-    ProtocolBug::RevokedForgotten,
-    ProtocolBug::UnlockKeepsHeld,
-    ProtocolBug::FirstFrameBuries,
-    ProtocolBug::GuestsForgotten,
-    ProtocolBug::StaleBelieved,
-    ProtocolBug::PositionsForgotten,
-    ProtocolBug::GivenLost,
-    ProtocolBug::GivenFromArrival,
-    ProtocolBug::GivenCountsLong,
-    ProtocolBug::GivenEndsWithConnection,
-    ProtocolBug::NoRecalls,
-    ProtocolBug::AnyOrder,
-];
-
-const USAGE: &str = "simulate [--seed S [--trace | --lines N]] [--histories N] [--from S] [--minutes M] [--threads T] \
-                     [--long] [--bug NAME]";
+const USAGE: &str =
+    "simulate [--seed S [--trace]] [--histories N] [--from S] [--minutes M] [--threads T] [--long]";
 
 #[derive(Default)]
 struct Arguments {
     seed: Option<u64>,
-    lines: Option<usize>,
+    trace: bool,
     histories: Option<u64>,
     from: u64,
     minutes: Option<u64>,
     threads: Option<usize>,
     long: bool,
-    bug: Option<ProtocolBug>,
 }
 
-fn arguments() -> Result<Arguments, String> {
+fn arguments() -> Option<Arguments> {
     let mut arguments = Arguments::default();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        if word == "--bug" {
-            let name = words.next().unwrap_or_default();
-            let known = BUGS.iter().find(|bug| format!("{bug:?}") == name);
-            arguments.bug =
-                Some(*known.ok_or_else(|| format!("--bug: unknown bug {name:?}\n{USAGE}"))?);
-            continue;
-        }
-        if word == "--long" {
-            arguments.long = true;
-            continue;
-        }
-        if word == "--trace" {
-            arguments.lines = Some(usize::MAX);
-            continue;
-        }
-        let number = words.next().and_then(|number| number.parse::<u64>().ok());
-        let number = number.ok_or_else(|| format!("{word} needs a number\n{USAGE}"))?;
         match word.as_str() {
-            "--seed" => arguments.seed = Some(number),
-            "--lines" => arguments.lines = Some(number as usize),
-            "--histories" => arguments.histories = Some(number),
-            "--from" => arguments.from = number,
-            "--minutes" => arguments.minutes = Some(number),
-            "--threads" => arguments.threads = Some(number as usize),
-            _ => return Err(format!("unknown argument {word}\n{USAGE}")),
+            "--seed" => arguments.seed = Some(words.next()?.parse().ok()?),
+            "--trace" => arguments.trace = true,
+            "--histories" => arguments.histories = Some(words.next()?.parse().ok()?),
+            "--from" => arguments.from = words.next()?.parse().ok()?,
+            "--minutes" => arguments.minutes = Some(words.next()?.parse().ok()?),
+            "--threads" => arguments.threads = Some(words.next()?.parse().ok()?),
+            "--long" => arguments.long = true,
+            _ => return None,
         }
     }
-    Ok(arguments)
+    Some(arguments)
 }
 
 fn main() -> ExitCode {
-    let arguments = match arguments() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(2);
-        }
+    let Some(arguments) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
     };
-    let none = ProtocolBugs::NONE;
     let options = Options {
         long: arguments.long,
-        bugs: arguments.bug.map_or(none, |bug| none.with(bug)),
-        lines: arguments.lines.unwrap_or(0),
+        lines: if arguments.trace { usize::MAX } else { 0 },
         ..Options::default()
     };
     let failed = match arguments.seed {
@@ -110,10 +62,13 @@ fn main() -> ExitCode {
             print!("{outcome}{}", outcome.summary);
             outcome.violation.is_some()
         }
-        None => {
-            let lines = 0;
-            play(&arguments, &Options { lines, ..options })
-        }
+        None => play(
+            &arguments,
+            &Options {
+                lines: 0,
+                ..options
+            },
+        ),
     };
     if failed {
         ExitCode::FAILURE

@@ -15,12 +15,7 @@ impl World {
         let seen = &mut self.nodes[node].clients[client];
         seen.version += 1;
         let version = seen.version;
-        let step = Event::Client {
-            node,
-            client,
-            version,
-        };
-        self.push(self.real + delay, step);
+        self.push(self.real + delay, Event::Client(node, client, version));
     }
 
     fn becomes(&mut self, node: usize, client: usize, activity: Activity, delay: Real) {

@@ -28,32 +28,16 @@ pub enum Event {
         role: Role,
         bytes: Rc<[u8]>,
     },
-    /// The deadline of a machine.
-    Timer {
-        node: usize,
-        role: Role,
-        version: u64,
-    },
-    /// The agent's mailbox is empty: it flushes.
-    Flush {
-        node: usize,
-        lifetime: u64,
-    },
-    Stored {
-        node: usize,
-        lifetime: u64,
-        fence: Fence,
-    },
-    /// What the voter stores next of guests is on its disk.
-    GuestsStored {
-        node: usize,
-        lifetime: u64,
-    },
-    Client {
-        node: usize,
-        client: usize,
-        version: u64,
-    },
+    /// The deadline of a machine, for this version of its timer.
+    Timer(usize, Role, u64),
+    /// The mailbox of an agent of this lifetime is empty: it flushes.
+    Flush(usize, u64),
+    /// A fence of a voter of this lifetime is on its disk.
+    Stored(usize, u64, Fence),
+    /// What a voter of this lifetime stores next of guests is on its disk.
+    GuestsStored(usize, u64),
+    /// The next step of a client of a node, for this version of the client.
+    Client(usize, usize, u64),
     Connection {
         node: usize,
         about: usize,
@@ -80,17 +64,19 @@ pub enum Event {
 }
 
 impl Event {
-    pub fn machine(&self) -> Option<(usize, Role)> {
-        match self {
-            Event::Frame { to, role, .. } => Some((*to, *role)),
-            Event::Timer { node, role, .. } => Some((*node, *role)),
-            Event::Stored { node, .. } | Event::GuestsStored { node, .. } => {
-                Some((*node, Role::Voter))
+    /// The machine that it is for. If it is for one lifetime of it, which one.
+    pub fn machine(&self) -> Option<(usize, Role, Option<u64>)> {
+        match *self {
+            Event::Frame { to, role, .. } => Some((to, role, None)),
+            Event::Timer(node, role, _) => Some((node, role, None)),
+            Event::Stored(node, lifetime, _) | Event::GuestsStored(node, lifetime) => {
+                Some((node, Role::Voter, Some(lifetime)))
             }
-            Event::Closed { voter, .. } => Some((*voter, Role::Voter)),
-            Event::Flush { node, .. }
-            | Event::Client { node, .. }
-            | Event::Connection { node, .. } => Some((*node, Role::Agent)),
+            Event::Closed { voter, .. } => Some((voter, Role::Voter, None)),
+            Event::Flush(node, lifetime) => Some((node, Role::Agent, Some(lifetime))),
+            Event::Client(node, ..) | Event::Connection { node, .. } => {
+                Some((node, Role::Agent, None))
+            }
             _ => None,
         }
     }

@@ -1,7 +1,5 @@
 //! The kinds of faults.
 
-use std::fmt;
-
 macro_rules! faults {
     ($($(#[$doc:meta])* $fault:ident: $label:literal,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +62,5 @@ impl Fault {
     pub fn is_of_voter(self) -> bool {
         use Fault::*;
         [VoterCrash, VoterMoves, VoterPause, OldDisk, ForeignDisk].contains(&self)
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
     }
 }

@@ -113,12 +113,13 @@ impl World {
     }
 
     pub fn handle(&mut self, event: Event) {
-        if let Some((node, role)) = event.machine() {
+        if let Some((node, role, lifetime)) = event.machine() {
             let node = &mut self.nodes[node];
             if node.host(role).paused {
                 return node.host_mut(role).backlog.push(event);
             }
-            if !node.is_up(role) {
+            let is_past = lifetime.is_some_and(|lifetime| lifetime != node.host(role).lifetime);
+            if !node.is_up(role) || is_past {
                 return;
             }
         }
@@ -129,35 +130,11 @@ impl World {
                 role,
                 bytes,
             } => self.arrive(from, to, role, &bytes),
-            Event::Timer {
-                node,
-                role,
-                version,
-            } => self.timer(node, role, version),
-            Event::Flush { node, lifetime } => {
-                if self.nodes[node].agent_host.lifetime == lifetime {
-                    self.flush(node);
-                }
-            }
-            Event::Stored {
-                node,
-                lifetime,
-                fence,
-            } => {
-                if self.nodes[node].voter_host.lifetime == lifetime {
-                    self.stored(node, fence);
-                }
-            }
-            Event::GuestsStored { node, lifetime } => {
-                if self.nodes[node].voter_host.lifetime == lifetime {
-                    self.guests_stored(node);
-                }
-            }
-            Event::Client {
-                node,
-                client,
-                version,
-            } => {
+            Event::Timer(node, role, version) => self.timer(node, role, version),
+            Event::Flush(node, _) => self.flush(node),
+            Event::Stored(node, _, fence) => self.stored(node, fence),
+            Event::GuestsStored(node, _) => self.guests_stored(node),
+            Event::Client(node, client, version) => {
                 if self.nodes[node].clients[client].version == version {
                     self.step_client(node, client);
                 }

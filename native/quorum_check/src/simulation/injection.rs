@@ -15,7 +15,7 @@ impl World {
         let fault = self.random.weighted(&self.plan.faults);
         self.summary.count(fault.label());
         let node = self.target(fault);
-        self.log(|| format!("{fault} (n{node})"));
+        self.log(|| format!("{} (n{node})", fault.label()));
         self.inject_kind(fault, node);
         self.schedule_fault();
     }
@@ -363,7 +363,7 @@ impl World {
             self.random.shuffle(&mut missed);
         } else if self.random.chance(500) {
             // The timer fires last instead of when it was due.
-            missed.sort_by_key(|event| matches!(event, Event::Timer { .. }));
+            missed.sort_by_key(|event| matches!(event, Event::Timer(..)));
         }
         for event in missed {
             self.push(self.real, event);

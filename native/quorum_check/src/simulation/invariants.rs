@@ -12,7 +12,6 @@ mod locks;
 pub mod records;
 mod requests;
 mod votes;
-mod voting;
 mod wire;
 
 use crate::simulation::clock::Real;

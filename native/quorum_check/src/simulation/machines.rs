@@ -170,7 +170,7 @@ impl World {
         if waits && !self.nodes[node].flush_scheduled {
             self.nodes[node].flush_scheduled = true;
             let delay = self.random.between(1, FLUSH);
-            self.push(self.real + delay, Event::Flush { node, lifetime });
+            self.push(self.real + delay, Event::Flush(node, lifetime));
         }
         self.carry_out_agent(node, outputs);
         self.check(|checker, view| checker.after_agent(node, view));
@@ -282,11 +282,7 @@ impl World {
                     self.nodes[node].storing.push(fence);
                     let lifetime = self.nodes[node].voter_host.lifetime;
                     let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
-                    let stored = Event::Stored {
-                        node,
-                        lifetime,
-                        fence,
-                    };
+                    let stored = Event::Stored(node, lifetime, fence);
                     self.push(self.real + delay, stored);
                 }
             }
@@ -305,7 +301,7 @@ impl World {
         seen.storing_guests.push_back(guests);
         seen.guests_stored_at = seen.guests_stored_at.max(real + delay);
         let (lifetime, at) = (seen.voter_host.lifetime, seen.guests_stored_at);
-        self.push(at, Event::GuestsStored { node, lifetime });
+        self.push(at, Event::GuestsStored(node, lifetime));
     }
 
     pub fn guests_stored(&mut self, node: usize) {

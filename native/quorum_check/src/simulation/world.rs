@@ -145,12 +145,7 @@ impl World {
         if let Some(deadline) = deadline {
             let late = self.lateness();
             let at = clock.when(self.real, deadline).saturating_add(late);
-            let timer = Event::Timer {
-                node,
-                role,
-                version,
-            };
-            self.push(at, timer);
+            self.push(at, Event::Timer(node, role, version));
         }
     }
 

@@ -1,9 +1,12 @@
 //! The end of a history: once quiescent, no table has an entry (Q9, Q10), except for the guests that are still there.
+//! When the quarantines are over, all voters vote (PR6).
 
 use super::label::Label;
 use super::{Checker, View};
 use crate::simulation::node::Node;
 use crate::votes::votes;
+use quorum::message::VoterState;
+use quorum::voter::Voter;
 
 impl Checker {
     /// Whether all tables are empty, and all requests answered.
@@ -52,6 +55,23 @@ impl Checker {
             let asked = &self.asked[request.0 as usize];
             let text = format!("r{} was never answered: {asked:?}", request.0);
             self.violated(Label::Answers, || text);
+        }
+    }
+
+    /// A voter that waits for its disk votes again when the write completes.
+    pub fn check_all_vote(&mut self, view: View<'_>) {
+        for (place, node) in view.nodes[..self.members].iter().enumerate() {
+            let state = node.voter.as_ref().map(Voter::state);
+            let votes = match state {
+                Some(VoterState::Voting) => true,
+                Some(VoterState::NoStore) => !node.storing.is_empty(),
+                _ => false,
+            };
+            if !votes {
+                self.violated(Label::PR6, || {
+                    format!("the voter of n{place} does not vote: {state:?}")
+                });
+            }
         }
     }
 }
