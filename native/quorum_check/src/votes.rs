@@ -52,6 +52,36 @@ pub fn keeps(voter: &Voter, agent: Lifetime, token: Token) -> Option<Generation>
     vote.map(|vote| vote.1)
 }
 
+/// Why a vote that an agent counts is not one that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// The voter keeps it no longer (Q2).
+    Dropped,
+    /// It is of an earlier lifetime of the voter, which votes (Q3).
+    Past,
+}
+
+/// What is wrong with the votes of `member` that an agent counts at `now`, for its locks and its requests. If nothing
+/// is, no other agent can have them. Two quorums share a voter, so Q1 follows.
+pub fn stale(
+    (me, agent, now): (Lifetime, &Agent, Time),
+    member: Member,
+    voter: &Voter,
+) -> Option<Stale> {
+    let mut counted = agent.counting(member, now).peekable();
+    counted.peek()?;
+    let Some(session) = session(agent, member.place()) else {
+        return Some(Stale::Past);
+    };
+    let mut keeps = counted.map(|(token, ..)| keeps(voter, me, token));
+    let kept = voter.session(me) == Some(session) && keeps.all(|of| of == Some(session.generation));
+    match session.voter == voter.lifetime() && agent.has_settled(member) {
+        true => (!kept).then_some(Stale::Dropped),
+        // It may have voted since it executed the batch that settles.
+        false => (!kept && voter.is_voting()).then_some(Stale::Past),
+    }
+}
+
 /// Those of the votes `before` a call of the voter that it has dropped, though the lease of their agent lasts, and the
 /// received `batch` did not return them (Q7).
 pub fn dropped(before: Vec<Vote>, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {

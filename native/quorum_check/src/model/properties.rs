@@ -21,7 +21,7 @@
 
 use crate::model::setting::{member, Disk, Setting};
 use crate::model::state::{AgentState, Phase, State, NOW};
-use crate::votes;
+use crate::votes::{self, Stale};
 use quorum::agent::Status;
 use quorum::message::{Generation, Mode, Token};
 use quorum::voter::Voter;
@@ -71,66 +71,33 @@ pub fn exclusive(setting: &Setting, state: &State) -> bool {
     })
 }
 
-/// The voters that run, and whose votes count for an agent.
-fn counted<'a>(
-    state: &'a State,
-    agent: &'a AgentState,
-) -> impl Iterator<Item = (&'a Voter, Status)> {
-    agent
-        .machine
-        .status()
-        .filter(|status| status.valid > NOW && status.session.is_some())
-        .filter_map(|status| {
-            let voter = &state.voters[status.member.place()];
-            Some((&**voter.machine.as_ref()?, status))
+/// What is wrong with the votes that agents count, for each agent and voter.
+fn stale(state: &State) -> impl Iterator<Item = Stale> + '_ {
+    state.agents.iter().flat_map(|agent| {
+        let me = (agent.lifetime(), &*agent.machine, NOW);
+        let voters = state.voters.iter().enumerate();
+        voters.filter_map(move |(place, voter)| {
+            votes::stale(me, member(place), voter.machine.as_ref()?)
         })
-}
-
-/// Whether the votes that count are of this lifetime of the voter.
-fn are_current(agent: &AgentState, voter: &Voter, status: Status) -> bool {
-    let session = status.session.map(|session| session.voter);
-    session == Some(voter.lifetime()) && agent.machine.has_settled(status.member)
-}
-
-fn keeps_all(agent: &AgentState, voter: &Voter, status: Status) -> bool {
-    let kept = |attempt: Token| votes::keeps(voter, agent.lifetime(), attempt).is_some();
-    let mut counting = agent.machine.counting(status.member, NOW);
-    counting.all(|(attempt, ..)| kept(attempt))
+    })
 }
 
 pub fn leases_outlast(state: &State) -> bool {
-    let outlasts = |agent: &AgentState, voter: &Voter, status: Status| {
-        let lease = voter.expires(agent.lifetime());
-        let outlasts = lease.is_some_and(|end| end >= status.valid);
-        !are_current(agent, voter, status) || outlasts && keeps_all(agent, voter, status)
+    let outlasts = |agent: &AgentState, status: Status| {
+        let voter = state.voters[status.member.place()].machine.as_ref();
+        let voter = voter.filter(|voter| voter.session(agent.lifetime()) == status.session);
+        let lease = voter.map(|voter| voter.expires(agent.lifetime()));
+        status.session.is_none() || lease.is_none_or(|end| end >= Some(status.valid))
     };
-    state.agents.iter().all(|agent| {
-        let mut counted = counted(state, agent);
-        counted.all(|(voter, status)| outlasts(agent, voter, status))
-    })
+    let leases = |agent: &AgentState| {
+        let mut counting = agent.machine.status().filter(|status| status.valid > NOW);
+        counting.all(|status| outlasts(agent, status))
+    };
+    state.agents.iter().all(leases) && stale(state).all(|why| why != Stale::Dropped)
 }
 
-/// A member's session is current even if no vote of that voter counts. A restarted voter does not wait for a guest
-/// without votes.
-pub fn sessions_are_current(setting: &Setting, state: &State) -> bool {
-    state.agents.iter().all(|agent| {
-        let is_guest = setting.node(agent.member).client_number().is_some();
-        counted(state, agent).all(|(voter, status)| {
-            let Some(session) = status.session else {
-                return true;
-            };
-            let mut counting = agent.machine.counting(status.member, NOW);
-            if is_guest && counting.next().is_none() {
-                return true;
-            }
-            let is_known = voter.session(agent.lifetime()) == Some(session);
-            match are_current(agent, voter, status) {
-                true => is_known,
-                // It may have voted since it executed the batch that settles.
-                false => !voter.is_voting() || is_known && keeps_all(agent, voter, status),
-            }
-        })
-    })
+pub fn sessions_are_current(state: &State) -> bool {
+    stale(state).all(|why| why != Stale::Past)
 }
 
 pub fn counted_votes_are_exclusive(setting: &Setting, state: &State) -> bool {

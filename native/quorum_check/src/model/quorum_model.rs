@@ -200,9 +200,7 @@ impl Model for QuorumModel {
                 properties::exclusive(&model.setting, state) && state.satisfies("Q1")
             }),
             Property::always("Q2", |_, state| properties::leases_outlast(state)),
-            Property::always("Q3", |model, state| {
-                properties::sessions_are_current(&model.setting, state)
-            }),
+            Property::always("Q3", |_, state| properties::sessions_are_current(state)),
             Property::always("Q4", |_, state: &State| state.satisfies("Q4")),
             Property::always("Q5", |_, state: &State| state.satisfies("Q5")),
             Property::always("Q6", |_, state: &State| state.satisfies("Q6")),

@@ -247,7 +247,9 @@ impl Checker {
             }
             self.check_alone(place, view);
             self.check_heard(place, view.real);
-            self.check_counted(place, None, view);
+        }
+        for voter in 0..self.members {
+            self.check_counted(node, voter, view);
         }
         self.check_past(node, view);
         self.check_revoked(view.real);

@@ -5,8 +5,7 @@ use super::label::Label;
 use super::{Checker, View};
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
-use crate::votes::{self, Vote};
-use quorum::agent::Agent;
+use crate::votes::{self, Stale, Vote};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Batch, Lifetime, Op, Token};
 use quorum::voter::Voter;
@@ -17,8 +16,8 @@ impl Checker {
     }
 
     pub fn after_voter(&mut self, node: usize, view: View<'_>) {
-        for place in 0..self.locks.len() {
-            self.check_counted(place, Some(node), view);
+        for agent in 0..view.nodes.len() {
+            self.check_counted(agent, node, view);
         }
         let votes = view.voter(node).is_some_and(Voter::is_voting);
         if votes && view.nodes[node].has_old_mark {
@@ -69,46 +68,20 @@ impl Checker {
         }
     }
 
-    /// Q2 and Q3: a vote that counts for a holder is kept by its voter in the same session, unless that voter is down
-    /// or does not vote yet. No other holder can have this vote, and two quorums share a voter. From this follows Q1.
-    pub(super) fn check_counted(&mut self, place: usize, only: Option<usize>, view: View<'_>) {
-        let lock = &self.locks[place];
-        let ((node, _, token), attempt) = (lock.id, lock.attempt);
-        let Some((agent, now)) = view.agent(node) else {
+    /// Q2 and Q3, unless the agent or the voter is down.
+    pub(super) fn check_counted(&mut self, node: usize, voter: usize, view: View<'_>) {
+        let (Some((agent, now)), Some(machine)) = (view.agent(node), view.voter(voter)) else {
             return;
         };
-        let me = view.nodes[node].agent_host.lifetime();
-        let counted = votes::counted(agent, attempt, now);
-        for voter in counted.iter().map(|member| member.place()) {
-            if only.is_some_and(|only| only != voter) {
-                continue;
-            }
-            let Some(machine) = view.voter(voter) else {
-                continue;
-            };
-            let violation = match votes::session(agent, voter) {
-                None => Some((Label::Q3, "without a session")),
-                Some(session)
-                    if session.voter != view.nodes[voter].voter_host.lifetime()
-                        || !agent.has_settled(World::member(voter)) =>
-                {
-                    // It may have voted since it executed the batch that settles.
-                    let kept = votes::keeps(machine, me, attempt) == Some(session.generation);
-                    (machine.is_voting() && !kept).then_some((Label::Q3, "of its earlier lifetime"))
-                }
-                Some(session) if machine.session(me) != Some(session) => {
-                    Some((Label::Q2, "after the end of its lease"))
-                }
-                Some(session) if votes::keeps(machine, me, attempt) != Some(session.generation) => {
-                    Some((Label::Q2, "that it does not keep"))
-                }
-                Some(_) => None,
-            };
-            if let Some((label, which)) = violation {
-                let text = || format!("n{node} t{}: counts a vote of n{voter} {which}", token.0);
-                self.violated(label, text);
-            }
-        }
+        let me = Lifetime(view.lifetime(node));
+        let (label, which) = match votes::stale((me, agent, now), World::member(voter), machine) {
+            Some(Stale::Dropped) => (Label::Q2, "that it does not keep"),
+            Some(Stale::Past) => (Label::Q3, "of its earlier lifetime"),
+            None => return,
+        };
+        self.violated(label, || {
+            format!("n{node} counts a vote of n{voter} {which}")
+        });
     }
 
     /// The attempt whose votes a lock has or recently had.
@@ -176,33 +149,16 @@ impl Checker {
     }
 
     /// The votes of a voter, and those that agents count there, do not conflict.
-    ///
-    /// Q3: while the voter votes, no vote of an earlier lifetime counts, for requests either.
     pub fn check_conflicts(&mut self, voter: usize, view: View<'_>) {
         let member = World::member(voter);
         let agents = (0..view.nodes.len()).filter_map(|node| {
             let (agent, now) = view.agent(node)?;
             Some((Lifetime(view.lifetime(node)), agent, now))
         });
-        for (lifetime, agent, now) in agents.clone() {
-            let counts = agent.counting(member, now).next().is_some();
-            if counts && is_outdated(agent, view.voter(voter), voter) {
-                let agent = lifetime.0;
-                let text = || format!("a{agent} counts a vote of n{voter} of its earlier lifetime");
-                self.violated(Label::Q3, text);
-            }
-        }
         if let Some((one, other)) = votes::conflict(view.voter(voter), member, agents) {
             let (one, other) = (one.0, other.0);
             let text = || format!("votes of n{voter} count for a{one} and a{other}");
             self.violated(Label::Votes, text);
         }
     }
-}
-
-/// Whether the agent has a session with an earlier lifetime of a voter that votes.
-fn is_outdated(agent: &Agent, voter: Option<&Voter>, place: usize) -> bool {
-    let lifetime = voter.filter(|voter| voter.is_voting()).map(Voter::lifetime);
-    let session = votes::session(agent, place);
-    lifetime.is_some_and(|current| session.is_some_and(|session| session.voter != current))
 }
