@@ -26,47 +26,30 @@ use quorum::agent::Status;
 use quorum::message::{Generation, Mode, Token};
 use quorum::voter::Voter;
 
-struct Lock<'a> {
-    mode: Mode,
-    names: &'a [usize],
-}
-
-/// The locks for which their holders find `held` true.
-fn held<'a>(setting: &'a Setting, state: &'a State) -> impl Iterator<Item = Lock<'a>> {
+/// The locks for which their holders find `held` true: their modes and names.
+fn held<'a>(setting: &'a Setting, state: &'a State) -> impl Iterator<Item = (Mode, &'a [usize])> {
     let clients = state.clients.iter().enumerate();
     clients.filter_map(move |(client, seen)| {
         let Phase::Holds { step, token } = seen.phase else {
             return None;
         };
         let agent = state.agent_of(member(setting.scripts[client].at))?;
-        let (mode, names) = setting.request(client, step);
         let held = state.agents[agent].machine.held(token, NOW);
-        held.then_some(Lock { mode, names })
+        held.then(|| setting.request(client, step))
     })
 }
 
-/// The numbers of readers and of writers that hold a name: of the name with the most.
-pub fn holders(setting: &Setting, state: &State) -> (usize, usize) {
-    let mut most = (0, 0);
-    for number in 0..setting.names {
-        let mut count = (0, 0);
-        for held in held(setting, state).filter(|held| held.names.contains(&number)) {
-            match held.mode {
-                Mode::Read => count.0 += 1,
-                Mode::Write => count.1 += 1,
-            }
-        }
-        most = most.max(count);
-    }
-    most
+/// How many locks of this mode are held.
+pub fn holders(setting: &Setting, state: &State, mode: Mode) -> usize {
+    held(setting, state).filter(|held| held.0 == mode).count()
 }
 
 pub fn exclusive(setting: &Setting, state: &State) -> bool {
-    let all: Vec<Lock<'_>> = held(setting, state).collect();
-    all.iter().enumerate().all(|(place, one)| {
-        all[place + 1..].iter().all(|other| {
-            let share = one.names.iter().any(|name| other.names.contains(name));
-            !share || one.mode == Mode::Read && other.mode == Mode::Read
+    let all: Vec<_> = held(setting, state).collect();
+    all.iter().enumerate().all(|(place, (mode, names))| {
+        all[place + 1..].iter().all(|(other_mode, others)| {
+            let share = names.iter().any(|name| others.contains(name));
+            !share || (*mode, *other_mode) == (Mode::Read, Mode::Read)
         })
     })
 }

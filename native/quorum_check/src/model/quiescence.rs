@@ -6,7 +6,7 @@
 //! (Q9, Q10). The check plays one continuation of a state, not all. It shows that no state is a dead end.
 
 use crate::model::setting::{member, Budget, Setting};
-use crate::model::state::State;
+use crate::model::state::{State, VoterState};
 use crate::model::transition::Transition;
 
 /// Units of time. Leases, quarantine and queue positions end after a few of them.
@@ -26,11 +26,12 @@ pub fn play(
     traced: bool,
 ) -> (Result<(), String>, Vec<String>) {
     let mut next = Transition::new(setting, state.clone(), traced);
-    let result = run(setting, &mut next, lost);
+    let result = run(&mut next, lost);
     (result, next.trace.unwrap_or_default())
 }
 
-fn run(setting: &Setting, next: &mut Transition<'_>, lost: bool) -> Result<(), String> {
+fn run(next: &mut Transition<'_>, lost: bool) -> Result<(), String> {
+    let setting = next.setting;
     next.state.left = Budget {
         time: Budget::UNLIMITED,
         delays: Budget::UNLIMITED,
@@ -39,26 +40,30 @@ fn run(setting: &Setting, next: &mut Transition<'_>, lost: bool) -> Result<(), S
     if lost {
         next.state.flights.clear();
     }
-    heal(setting, next);
+    heal(next);
     for _ in 0..MOST_UNITS {
-        settle(setting, next)?;
+        settle(next)?;
         for client in 0..setting.scripts.len() {
             if next.state.enabled_step(setting, client).is_none() && !next.state.waits(client) {
                 next.finish_client(client);
             }
         }
-        settle(setting, next)?;
-        if next.state.all_done(setting) && is_empty(&next.state) {
+        settle(next)?;
+        if next.state.all_done(setting) && left_over(&next.state).is_empty() {
             return Ok(());
         }
         next.pass_time();
     }
-    Err(left_over(setting, &next.state))
+    let left = left_over(&next.state).join(", ");
+    Err(format!(
+        "after {MOST_UNITS} quiescent units of time: {left}"
+    ))
 }
 
 /// Schedules all machines, and connects all members.
-fn heal(setting: &Setting, next: &mut Transition<'_>) {
-    for voter in (0..setting.members).map(member) {
+fn heal(next: &mut Transition<'_>) {
+    let voters = (0..next.setting.members).map(member);
+    for voter in voters.clone() {
         if next.state.voters[voter.place()].stalled {
             next.stall_voter(voter, false);
         }
@@ -71,35 +76,33 @@ fn heal(setting: &Setting, next: &mut Transition<'_>) {
             next.disconnect(agent, closed);
         }
         let connected = next.state.agents[agent].connected;
-        for voter in (0..setting.members).map(member) {
-            if !connected.contains(voter) {
-                next.connect(agent, voter);
-            }
+        for voter in voters.clone().filter(|voter| !connected.contains(*voter)) {
+            next.connect(agent, voter);
         }
     }
 }
 
 /// Until nothing is left to do but let time pass.
-fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
+fn settle(next: &mut Transition<'_>) -> Result<(), String> {
     for _ in 0..MOST_ACTIONS {
-        if let Some(violation) = &next.state.violation {
+        let state = &next.state;
+        if let Some(violation) = &state.violation {
             return Err(format!("{}: {}", violation.property, violation.text));
         }
-        let client = (0..setting.scripts.len())
-            .find(|client| next.state.enabled_step(setting, *client).is_some());
-        let mut voters = next.state.voters.iter();
-        let storing = voters.position(|voter| voter.storing.is_some());
-        let mut voters = next.state.voters.iter();
-        let guests = voters.position(|voter| !voter.storing_guests.is_empty());
-        if let Some(voter) = guests {
+        let mut clients = 0..next.setting.scripts.len();
+        let voter_that = |writes: fn(&VoterState) -> bool| state.voters.iter().position(writes);
+        if let Some(voter) = voter_that(|voter| !voter.storing_guests.is_empty()) {
             next.guests_stored(member(voter));
-            continue;
-        }
-        match (client, storing) {
-            (Some(client), _) => next.step(client),
-            (None, Some(voter)) => next.stored(member(voter)),
-            (None, None) if next.state.flights.is_empty() => return Ok(()),
-            (None, None) => next.deliver(0, false),
+        } else if let Some(client) =
+            clients.find(|client| state.enabled_step(next.setting, *client).is_some())
+        {
+            next.step(client);
+        } else if let Some(voter) = voter_that(|voter| voter.storing.is_some()) {
+            next.stored(member(voter));
+        } else if state.flights.is_empty() {
+            return Ok(());
+        } else {
+            next.deliver(0, false);
         }
     }
     Err(format!(
@@ -107,14 +110,9 @@ fn settle(setting: &Setting, next: &mut Transition<'_>) -> Result<(), String> {
     ))
 }
 
-fn is_empty(state: &State) -> bool {
-    let mut agents = state.agents.iter();
-    agents.all(|agent| agent.machine.is_empty()) && state.running().all(|voter| voter.is_empty())
-}
-
-fn left_over(setting: &Setting, state: &State) -> String {
+fn left_over(state: &State) -> Vec<String> {
     let mut left = Vec::new();
-    for client in (0..setting.scripts.len()).filter(|client| state.waits(*client)) {
+    for client in (0..state.clients.len()).filter(|client| state.waits(*client)) {
         left.push(format!("client {client} waits"));
     }
     for agent in &state.agents {
@@ -128,6 +126,5 @@ fn left_over(setting: &Setting, state: &State) -> String {
             left.push(format!("the voter of m{place} is not empty"));
         }
     }
-    let left = left.join(", ");
-    format!("after {MOST_UNITS} quiescent units of time: {left}")
+    left
 }

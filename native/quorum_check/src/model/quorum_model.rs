@@ -6,6 +6,7 @@ use crate::model::quiescence;
 use crate::model::setting::{member, Budget, Order, Setting};
 use crate::model::state::State;
 use crate::model::transition::Transition;
+use quorum::message::Mode;
 use quorum::time::Time;
 use stateright::{Model, Property};
 use std::sync::Arc;
@@ -221,10 +222,10 @@ impl Model for QuorumModel {
             }),
             Property::always("Machine", |_, state: &State| state.satisfies("Machine")),
             Property::sometimes("a writer holds", |model, state| {
-                properties::holders(&model.setting, state).1 == 1
+                properties::holders(&model.setting, state, Mode::Write) > 0
             }),
             Property::sometimes("two readers hold", |model, state| {
-                properties::holders(&model.setting, state).0 == 2
+                properties::holders(&model.setting, state, Mode::Read) > 1
             }),
             Property::sometimes("all clients are done", |model, state: &State| {
                 state.all_done(&model.setting)

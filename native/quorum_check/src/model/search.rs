@@ -214,14 +214,8 @@ impl Chooser<QuorumModel> for WeightedChooser {
             | Action::Disconnect(..)
             | Action::VoterDown(..) => 1,
         };
-        let all: u64 = actions.iter().map(weight).sum();
-        let mut chosen = random.word() % all;
-        for (place, action) in actions.iter().enumerate() {
-            match chosen.checked_sub(weight(action)) {
-                Some(rest) => chosen = rest,
-                None => return place,
-            }
-        }
-        unreachable!("`chosen` is less than the sum of all weights")
+        let weights = actions.iter().enumerate();
+        let weights: Vec<(i64, usize)> = weights.map(|(place, of)| (weight(of), place)).collect();
+        random.weighted(&weights)
     }
 }

@@ -21,7 +21,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 const MOST_TICKS: usize = 100;
 
 pub struct Transition<'a> {
-    setting: &'a Setting,
+    pub setting: &'a Setting,
     pub state: State,
     pub trace: Option<Vec<String>>,
 }
@@ -256,56 +256,42 @@ impl<'a> Transition<'a> {
         result
     }
 
-    fn call_voter(&mut self, me: Member, mut call: impl FnMut(&mut Voter)) {
-        let mut stored = None;
-        let mut guests = false;
-        let mut superseded = None;
-        loop {
-            let Some(machine) = &mut self.state.voters[me.place()].machine else {
-                return;
-            };
-            let called = catch_unwind(AssertUnwindSafe(|| {
-                machine.change(|voter| {
-                    match (stored.take(), std::mem::take(&mut guests)) {
-                        (None, false) => call(voter),
-                        (fence, guests) => {
-                            if let Some(fence) = fence {
-                                voter.stored(NOW, fence);
-                            }
-                            if guests {
-                                voter.guests_stored(NOW);
-                            }
-                        }
-                    }
-                    voter.outputs()
-                })
-            }));
-            let Ok(outputs) = called else {
-                return self.violated("Machine", format!("the voter of {me:?} panicked"));
-            };
-            for output in outputs {
-                match output {
-                    VoterOutput::Send(send) => self.send(me, send),
-                    VoterOutput::Store(fence) if self.setting.disk == Disk::Slow => {
-                        self.note(|| format!("{me:?} starts to store {}", fence.0));
-                        let storing = &mut self.state.voters[me.place()].storing;
-                        *storing = (*storing).max(Some(fence));
-                    }
-                    VoterOutput::Store(fence) => {
-                        self.note(|| format!("{me:?} stores {}", fence.0));
-                        self.state.voters[me.place()].disk.mark = Some(fence);
-                        stored = Some(fence);
-                    }
-                    VoterOutput::StoreGuests(some) => guests |= self.write_guests(me, some),
-                    VoterOutput::Superseded { seen } => superseded = Some(seen),
+    fn call_voter(&mut self, me: Member, call: impl FnOnce(&mut Voter)) {
+        let Some(machine) = &mut self.state.voters[me.place()].machine else {
+            return;
+        };
+        let called = catch_unwind(AssertUnwindSafe(|| {
+            machine.change(|voter| {
+                call(voter);
+                voter.outputs()
+            })
+        }));
+        let Ok(outputs) = called else {
+            return self.violated("Machine", format!("the voter of {me:?} panicked"));
+        };
+        let (mut stored, mut guests, mut superseded) = (None, false, None);
+        for output in outputs {
+            match output {
+                VoterOutput::Send(send) => self.send(me, send),
+                VoterOutput::Store(fence) if self.setting.disk == Disk::Slow => {
+                    self.note(|| format!("{me:?} starts to store {}", fence.0));
+                    let storing = &mut self.state.voters[me.place()].storing;
+                    *storing = (*storing).max(Some(fence));
                 }
+                VoterOutput::Store(fence) => {
+                    self.note(|| format!("{me:?} stores {}", fence.0));
+                    self.state.voters[me.place()].disk.mark = Some(fence);
+                    stored = Some(fence);
+                }
+                VoterOutput::StoreGuests(some) => guests |= self.write_guests(me, some),
+                VoterOutput::Superseded { seen } => superseded = Some(seen),
             }
-            if let Some(seen) = superseded {
-                return self.supersede(me, seen);
-            }
-            if stored.is_none() && !guests {
-                break;
-            }
+        }
+        if let Some(seen) = superseded {
+            return self.supersede(me, seen);
+        }
+        if stored.is_some() || guests {
+            return self.written(me, stored, guests);
         }
         let lease = self.rules_of_voter(me.place()).voter_lease;
         let voter = &mut self.state.voters[me.place()];
@@ -317,6 +303,18 @@ impl<'a> Transition<'a> {
             // The quarantine is over, and with it the promises of earlier lives.
             voter.disk.lease = lease;
         }
+    }
+
+    /// A fence, or that there are guests, is on disk.
+    fn written(&mut self, me: Member, fence: Option<Fence>, guests: bool) {
+        self.call_voter(me, |voter| {
+            if let Some(fence) = fence {
+                voter.stored(NOW, fence);
+            }
+            if guests {
+                voter.guests_stored(NOW);
+            }
+        });
     }
 
     /// Starts a write of guests. Returns whether the voter is informed of it at once.

@@ -373,12 +373,12 @@ impl Transition<'_> {
         let voter = &mut self.state.voters[me.place()];
         let fence = voter.storing.take().expect("a fence that is being stored");
         voter.disk.mark = Some(fence);
-        self.call_voter(me, |voter| voter.stored(NOW, fence));
+        self.written(me, Some(fence), false);
     }
 
     pub fn guests_stored(&mut self, me: Member) {
         if self.state.voters[me.place()].store_guests() {
-            self.call_voter(me, |voter| voter.guests_stored(NOW));
+            self.written(me, None, true);
         }
     }
 }
