@@ -3,7 +3,7 @@
 //! Lifetimes appear as `a7` (agent) and `v3/7` (voter: life and number), sessions as `v3/7.2` (voter and generation).
 //! All else is as `Debug` shows it.
 
-use quorum::message::{Ack, Batch, Floor, Frame, Lifetime, Notice, Session, Verdict};
+use quorum::message::{Floor, Frame, Lifetime, Session, Verdict};
 
 /// Whether the frame is a heartbeat or the answer to one. Most frames are.
 pub fn is_heartbeat(frame: &Frame) -> bool {
@@ -22,40 +22,22 @@ pub fn is_heartbeat(frame: &Frame) -> bool {
 pub fn describe(frame: &Frame) -> String {
     match frame {
         Frame::Batch(batch) => {
-            let Batch {
-                seq, agent, stamp, ..
-            } = batch;
             let session = batch.session.as_ref().map_or("no session".into(), session);
-            let (agent, ops) = (agent.0, &batch.ops);
-            format!(
-                "batch {seq} of a{agent} in {session} at {}: {ops:?}",
-                stamp.0
-            )
+            let (seq, agent, stamp, ops) = (batch.seq, batch.agent.0, batch.stamp.0, &batch.ops);
+            format!("batch {seq} of a{agent} in {session} at {stamp}: {ops:?}")
         }
         Frame::Ack(ack) => {
-            let Ack {
-                seq, agent, stamp, ..
-            } = ack;
-            let (agent, session) = (agent.0, session(&ack.session));
-            let (status, verdict) = (&ack.status, &ack.verdict);
-            format!(
-                "ack {seq} of a{agent} in {session} at {}, {status:?}: {verdict:?}",
-                stamp.0
-            )
+            let (seq, agent, stamp) = (ack.seq, ack.agent.0, ack.stamp.0);
+            let (session, status, verdict) = (session(&ack.session), &ack.status, &ack.verdict);
+            format!("ack {seq} of a{agent} in {session} at {stamp}, {status:?}: {verdict:?}")
         }
         Frame::Notice(notice) => {
-            let Notice {
-                status,
-                seq,
-                given,
-                recalls,
-                wants_batch,
-                ..
-            } = notice;
             let (from, generation) = (voter(notice.voter), notice.generation.0);
+            let (seq, status, wants) = (notice.seq, &notice.status, notice.wants_batch);
+            let (given, recalls) = (&notice.given, &notice.recalls);
             format!(
                 "notice of {from}.{generation} after batch {seq}, {status:?}: \
-                 gives {given:?} recalls {recalls:?} wants a batch: {wants_batch}"
+                 gives {given:?} recalls {recalls:?} wants a batch: {wants}"
             )
         }
         Frame::Floor(Floor::Ask { asker }) => format!("{} asks", voter(*asker)),

@@ -70,11 +70,7 @@ fn main() -> ExitCode {
             },
         ),
     };
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    ExitCode::from(u8::from(failed))
 }
 
 /// Plays histories until one violates an invariant. Returns whether one did.

@@ -68,9 +68,10 @@ impl Budget {
 }
 
 /// What a voter finds on its disk after a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Disk {
     /// The highest fence. A write completes immediately.
+    #[default]
     Fast,
     /// The highest fence. A write completes in an action of its own, and a crash may come first.
     Slow,
@@ -79,23 +80,25 @@ pub enum Disk {
 }
 
 /// Which of the frames in flight may arrive next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     Any,
     /// The one that was sent first. [`Budget::reorders`] times, that frame may move to the end of the queue instead.
     /// Delayed frames may arrive at any time. This leaves out most histories, and those that remain are longer: nearly
     /// all known errors of such systems need only a few frames out of order (Emmi, Qadeer, Rakamaric, "Delay-bounded
     /// scheduling", 2011).
+    #[default]
     Sent,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expect {
+    #[default]
     Holds,
     Violates(&'static str),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Setting {
     pub name: &'static str,
     pub about: &'static str,
@@ -194,30 +197,11 @@ impl Setting {
         let setting = Setting {
             name,
             about,
-            expect: Expect::Holds,
-            members: 0,
-            agents: MemberSet::EMPTY,
-            scripts: Vec::new(),
             names: 1,
             rules: SMALL,
-            new_rules: None,
-            renewed: MemberSet::EMPTY,
-            quarantine: None,
-            bugs: ProtocolBugs::NONE,
-            budget: Budget::default(),
-            crashing: MemberSet::EMPTY,
-            down: MemberSet::EMPTY,
-            only: None,
             single_delays: true,
-            apart: Vec::new(),
-            floors: Vec::new(),
-            origins: Vec::new(),
-            wall_clocks_stop: false,
-            disk: Disk::Fast,
-            slow_guests: false,
-            order: Order::Sent,
-            cold: false,
             quiescence_every: 64,
+            ..Setting::default()
         };
         setting.members(3).reorders(2)
     }

@@ -48,7 +48,7 @@ pub struct AgentState {
     pub stalled: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VoterState {
     /// How often a voter of this member has started.
     pub starts: u8,
@@ -71,7 +71,7 @@ pub struct VoterState {
 }
 
 /// The state file of a voter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stored {
     pub life: u32,
     pub mark: Option<Fence>,

@@ -56,25 +56,16 @@ impl<'a> Transition<'a> {
             first.state.agents.push(agent);
         }
         for place in 0..setting.members {
-            let floor = setting.floors[place].map(Fence);
             let disk = Stored {
-                life: 0,
-                mark: floor,
+                mark: setting.floors[place].map(Fence),
                 lease: setting.rules.voter_lease,
-                guests: false,
+                ..Stored::default()
             };
             first.state.voters.push(VoterState {
-                starts: 0,
-                machine: None,
-                life: 0,
-                highest_life: 0,
-                has_mark: false,
                 disk,
                 old_disk: disk,
                 origin: Fence(setting.origins[place]),
-                storing: None,
-                storing_guests: Vec::new(),
-                stalled: false,
+                ..VoterState::default()
             });
         }
         for place in (0..setting.members).map(member) {

@@ -12,7 +12,7 @@ pub const SECOND: Real = 1_000_000_000;
 /// The rate of a clock that stands still.
 pub const STANDS_STILL: i64 = -1_000_000;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     since: Real,
     shown: i64,

@@ -86,7 +86,7 @@ impl fmt::Display for Outcome {
         }
         match &self.violation {
             Some(Violation { label, text }) => {
-                writeln!(f, "seed {seed}: {label} violated: {text}")?
+                writeln!(f, "seed {seed}: {label:?} violated: {text}")?
             }
             None => writeln!(f, "seed {seed}: no violation")?,
         }

@@ -22,10 +22,8 @@ use crate::simulation::summary::Summary;
 use crate::votes::Vote;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
-use quorum::members::{MemberSet, Members};
+use quorum::members::MemberSet;
 use quorum::message::{Fence, Mode, Name, Names, Token};
-use quorum::protocol_bug::ProtocolBug;
-use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::Voter;
 use records::{Asked, Lock, PastLock, Received, Sent};
@@ -36,14 +34,8 @@ pub struct Checker {
     pub violation: Option<Violation>,
     pub healed_at: Option<Real>,
     pub summary: Summary,
-    list: Members,
-    /// Nodes from this place on are guests.
-    members: usize,
-    rules: Rules,
-    drift: i64,
-    fault_free: bool,
-    any_order: bool,
-    ignored: Vec<Label>,
+    plan: Plan,
+    options: Options,
     names: Vec<Name>,
     asked: Vec<Asked>,
     open: Vec<Request>,
@@ -74,13 +66,8 @@ impl Checker {
             violation: None,
             healed_at: None,
             summary: Summary::default(),
-            list: plan.list(),
-            members: plan.members,
-            rules: plan.rules,
-            drift: plan.drift,
-            fault_free: plan.is_fault_free(),
-            any_order: options.bugs.have(ProtocolBug::AnyOrder),
-            ignored: options.ignored.clone(),
+            plan: plan.clone(),
+            options: options.clone(),
             names,
             asked: Vec::new(),
             open: Vec::new(),
@@ -101,7 +88,7 @@ impl Checker {
 
     /// Keeps the first violation, unless its invariant is ignored.
     pub fn violated(&mut self, label: Label, text: impl FnOnce() -> String) {
-        if self.violation.is_none() && !self.ignored.contains(&label) {
+        if self.violation.is_none() && !self.options.ignored.contains(&label) {
             let text = text();
             self.violation = Some(Violation { label, text });
         }
@@ -118,11 +105,11 @@ impl Checker {
 
     /// Whether these members are a quorum.
     pub fn is_quorum(&self, members: MemberSet) -> bool {
-        members.len() >= self.list.quorum()
+        members.len() >= self.plan.list().quorum()
     }
 
     fn is_guest(&self, node: usize) -> bool {
-        node >= self.members
+        node >= self.plan.members
     }
 
     /// The clients of a crashed agent die, and its locks end.

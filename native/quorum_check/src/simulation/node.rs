@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a machine runs on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Host {
     /// No two machines of a history share one.
     pub lifetime: u64,
@@ -31,18 +31,6 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(clock: Clock) -> Host {
-        Host {
-            lifetime: 0,
-            clock,
-            paused: false,
-            backlog: Vec::new(),
-            armed: None,
-            version: 0,
-            spins: 0,
-        }
-    }
-
     pub fn now(&self, real: Real) -> Time {
         self.clock.at(real)
     }
@@ -64,15 +52,16 @@ impl Host {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
+    #[default]
     Idle,
     Waiting(Request),
     Holding(Token),
     Unlocking(Request),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Client {
     pub activity: Activity,
     /// The agent that granted its last lock.
@@ -96,7 +85,7 @@ pub struct StateFile {
     pub is_old: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Node {
     /// None while it is down.
     pub agent: Option<Agent>,
@@ -136,31 +125,16 @@ pub struct Node {
 
 impl Node {
     pub fn new(agent: Clock, voter: Clock, clients: usize) -> Node {
-        let client = Client {
-            activity: Activity::Idle,
-            agent: 0,
-            version: 0,
+        let host = |clock| Host {
+            clock,
+            ..Host::default()
         };
         Node {
-            agent: None,
-            agent_host: Host::new(agent),
-            voter: None,
-            voter_host: Host::new(voter),
+            agent_host: host(agent),
+            voter_host: host(voter),
             voter_shown: Time::LONG_AGO,
-            connected: MemberSet::EMPTY,
-            quorum_since: None,
-            flush_scheduled: false,
-            disk: None,
-            earlier_disks: Vec::new(),
-            lost_fences: false,
-            has_old_mark: false,
-            storing: Vec::new(),
-            storing_guests: VecDeque::new(),
-            guests_stored_at: 0,
-            numbers: Vec::new(),
-            quarantine: None,
-            gone: false,
-            clients: vec![client; clients],
+            clients: vec![Client::default(); clients],
+            ..Node::default()
         }
     }
 

@@ -203,26 +203,13 @@ impl Plan {
 
     /// With old disks, no fault hides the later life of a voter from all others: the protocol does not survive that.
     fn with_old_disks(mut self) -> Plan {
-        if self
-            .faults
-            .iter()
-            .any(|(_, fault)| *fault == Fault::OldDisk)
-        {
-            let harmless = [
-                Fault::OldDisk,
-                Fault::AgentCrash,
-                Fault::GuestLeaves,
-                Fault::Flap,
-            ];
+        use Fault::*;
+        if self.faults.iter().any(|(_, fault)| *fault == OldDisk) {
+            let harmless = [OldDisk, AgentCrash, GuestLeaves, Flap];
             self.faults.retain(|(_, fault)| harmless.contains(fault));
             self.disk = Disk::Durable;
-            let Conditions {
-                far,
-                lost,
-                held_back,
-                ..
-            } = &mut self.conditions;
-            (*far, *lost, *held_back) = ((*far).min(10), (*lost).min(10), 0);
+            let bad = &mut self.conditions;
+            (bad.far, bad.lost, bad.held_back) = (bad.far.min(10), bad.lost.min(10), 0);
         }
         self
     }

@@ -8,7 +8,8 @@ use std::ops::AddAssign;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     counts: BTreeMap<&'static str, u64>,
-    longest: BTreeMap<&'static str, Real>,
+    /// The longest time from healing until all tables were empty, without agent crashes.
+    pub until_empty: Real,
 }
 
 impl Summary {
@@ -20,17 +21,8 @@ impl Summary {
         *self.counts.entry(what).or_default() += more;
     }
 
-    pub fn took(&mut self, what: &'static str, span: Real) {
-        let longest = self.longest.entry(what).or_default();
-        *longest = (*longest).max(span);
-    }
-
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)
-    }
-
-    pub fn longest(&self, what: &str) -> Real {
-        self.longest.get(what).copied().unwrap_or(0)
     }
 }
 
@@ -39,9 +31,7 @@ impl AddAssign<&Summary> for Summary {
         for (what, more) in &other.counts {
             self.add(what, *more);
         }
-        for (what, span) in &other.longest {
-            self.took(what, *span);
-        }
+        self.until_empty = self.until_empty.max(other.until_empty);
     }
 }
 
@@ -50,10 +40,8 @@ impl fmt::Display for Summary {
         for (what, count) in &self.counts {
             writeln!(f, "  {count:>12}  {what}")?;
         }
-        for (what, span) in &self.longest {
-            let seconds = *span as f64 / SECOND as f64;
-            writeln!(f, "  {seconds:>10.3} s  {what} (longest)")?;
-        }
-        Ok(())
+        let seconds = self.until_empty as f64 / SECOND as f64;
+        let what = "until empty, without agent crashes (longest)";
+        writeln!(f, "  {seconds:>10.3} s  {what}")
     }
 }

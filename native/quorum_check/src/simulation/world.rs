@@ -12,35 +12,10 @@ use crate::simulation::summary::Summary;
 use crate::simulation::trace::Trace;
 use quorum::members::Member;
 use quorum::message::Fence;
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What wall clocks show when a history starts: a day in 2026, in nanoseconds.
 const WALL_CLOCK: u64 = 1_780_000_000_000_000_000;
-
-/// Compared by time and order.
-#[derive(Debug)]
-struct Scheduled(Real, u64, Event);
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
 
 pub struct World {
     pub random: Random,
@@ -64,7 +39,8 @@ pub struct World {
     /// When all voters must vote. None: not yet known, or checked.
     pub must_vote_at: Option<Real>,
     lifetimes: u64,
-    queue: BinaryHeap<Reverse<Scheduled>>,
+    /// By time, and of one time by when they were scheduled.
+    queue: BTreeMap<(Real, u64), Event>,
     order: u64,
 }
 
@@ -88,7 +64,7 @@ impl World {
             half_closed: BTreeSet::new(),
             must_vote_at: None,
             lifetimes: 0,
-            queue: BinaryHeap::new(),
+            queue: BTreeMap::new(),
             order: 0,
             real: 0,
             random,
@@ -105,12 +81,12 @@ impl World {
     pub fn push(&mut self, at: Real, event: Event) {
         self.order += 1;
         let at = at.max(self.real);
-        self.queue.push(Reverse(Scheduled(at, self.order, event)));
+        self.queue.insert((at, self.order), event);
     }
 
     /// The next event. Its time becomes the present.
     pub fn pop(&mut self) -> Option<Event> {
-        let Reverse(Scheduled(at, _, event)) = self.queue.pop()?;
+        let ((at, _), event) = self.queue.pop_first()?;
         self.real = at;
         Some(event)
     }

@@ -23,8 +23,7 @@ impl Checker {
         if self.is_empty(view) {
             self.empty_since = Some(view.real);
             if !self.agent_crashed {
-                let what = "until empty, without agent crashes";
-                self.summary.took(what, view.real - healed);
+                self.summary.until_empty = view.real - healed;
             }
             self.summary.count("histories that became empty");
         }
@@ -60,7 +59,7 @@ impl Checker {
 
     /// A voter that waits for its disk votes again when the write completes.
     pub fn check_all_vote(&mut self, view: View<'_>) {
-        for (place, node) in view.nodes[..self.members].iter().enumerate() {
+        for (place, node) in view.nodes[..self.plan.members].iter().enumerate() {
             let state = node.voter.as_ref().map(Voter::state);
             let votes = match state {
                 Some(VoterState::Voting) => true,

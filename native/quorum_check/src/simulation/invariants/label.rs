@@ -1,7 +1,5 @@
 //! The labels of the invariants. `docs/promises.md` describes Q1 to Q14, and the progress properties PR1, PR2 and PR6.
 
-use std::fmt;
-
 macro_rules! labels {
     ($($(#[$doc:meta])* $label:ident,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,12 +65,6 @@ labels! {
     Wire,
     /// Machines sleep until they have something to do.
     Spin,
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

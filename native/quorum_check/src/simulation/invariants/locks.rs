@@ -109,7 +109,7 @@ impl Checker {
         };
         let passed_on = token != attempt;
         let voters = match passed_on {
-            true => self.list.iter().collect(),
+            true => self.plan.list().iter().collect(),
             false => votes::counted(agent, attempt, now),
         };
         let knows = |member: &Member| {
@@ -180,7 +180,7 @@ impl Checker {
                 revoked.is_some_and(|at| lock.granted < at + 3 * SECOND)
             };
             let revoked = lock.revoked.is_some() || places(lock.names).any(recently);
-            if self.fault_free && (why == Loss::Quorum || !revoked) {
+            if self.plan.is_fault_free() && (why == Loss::Quorum || !revoked) {
                 let text = || format!("n{node} t{} was lost without a fault", token.0);
                 self.violated(Label::PR2, text);
             }
@@ -199,7 +199,7 @@ impl Checker {
     pub fn at_risk(&mut self, node: usize, token: Token, view: View<'_>) {
         self.summary.count("locks at risk");
         let lifetime = view.lifetime(node);
-        if self.fault_free {
+        if self.plan.is_fault_free() {
             let text = || format!("n{node} t{} is at risk without a fault", token.0);
             self.violated(Label::PR2, text);
         }
@@ -248,7 +248,7 @@ impl Checker {
             self.check_alone(place, view);
             self.check_heard(place, view.real);
         }
-        for voter in 0..self.members {
+        for voter in 0..self.plan.members {
             self.check_counted(node, voter, view);
         }
         self.check_past(node, view);
@@ -281,8 +281,8 @@ impl Checker {
     /// An agent that has not heard from a quorum for a lease and a second holds no lock.
     fn check_heard(&mut self, place: usize, real: Real) {
         let (node, _, token) = self.locks[place].id;
-        let lease = self.rules.holder_lease.as_nanos() as Real;
-        let most = lease + lease * (self.drift + 1_000) / 1_000_000 + SECOND;
+        let lease = self.plan.rules.holder_lease.as_nanos() as Real;
+        let most = lease + lease * (self.plan.drift + 1_000) / 1_000_000 + SECOND;
         let recent = |(_, at): &(&(usize, usize), &Real)| real - **at <= most;
         let heard = self.heard.range((node, 0)..(node + 1, 0)).filter(recent);
         let heard = heard
@@ -314,7 +314,7 @@ impl Checker {
     }
 
     fn check_revoked(&mut self, real: Real) {
-        if !self.fault_free {
+        if !self.plan.is_fault_free() {
             return;
         }
         let late = |lock: &&Lock| lock.revoked.is_some_and(|at| real - at > 3 * SECOND);

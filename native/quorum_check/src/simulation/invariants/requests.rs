@@ -7,6 +7,7 @@ use crate::simulation::clock::{Real, SECOND};
 use crate::simulation::node::Node;
 use quorum::agent::{Refusal, Request};
 use quorum::members::{Member, MemberSet};
+use quorum::protocol_bug::ProtocolBug;
 use quorum::voter::Voter;
 use std::time::Duration;
 
@@ -147,7 +148,7 @@ impl Checker {
                 let free = asked.timeout >= Duration::from_secs(2) && !asked.contended;
                 if self.healed_at.is_some_and(|healed| asked.real > healed) {
                     self.violated(Label::PR1, text);
-                } else if self.fault_free && free {
+                } else if self.plan.is_fault_free() && free {
                     self.violated(Label::PR2, text);
                 }
             }
@@ -168,14 +169,17 @@ impl Checker {
         } else {
             "unlocks not confirmed"
         });
-        if self.fault_free && !confirmed {
+        if self.plan.is_fault_free() && !confirmed {
             let text = || format!("r{}: the unlock was not confirmed", request.0);
             self.violated(Label::PR2, text);
         }
-        if confirmed && !self.any_order && !self.is_passed_on(asked.lifetime, token) {
+        if confirmed
+            && !self.options.bugs.have(ProtocolBug::AnyOrder)
+            && !self.is_passed_on(asked.lifetime, token)
+        {
             let attempt = self.attempt_of(asked.lifetime, token);
             let keep = self.voters_that_keep(view, asked.lifetime, attempt);
-            let free = self.list.iter().collect::<MemberSet>().minus(keep);
+            let free = self.plan.list().iter().collect::<MemberSet>().minus(keep);
             if !self.is_quorum(free) {
                 let text = || format!("{keep:?} keep the vote for t{}", token.0);
                 self.violated(Label::Confirmed, text);
@@ -230,11 +234,11 @@ impl Checker {
             let question = asked.question;
             let (most, label) = match question {
                 Question::Lock { .. } if asked.timeout.is_zero() => {
-                    (self.rules.attempt, Label::Answers)
+                    (self.plan.rules.attempt, Label::Answers)
                 }
                 Question::Lock { .. } => (asked.timeout, Label::Answers),
-                Question::Unlock { .. } => (self.rules.voter_lease, Label::Answers),
-                Question::UnlockAsync { .. } => (self.rules.voter_lease, Label::Batches),
+                Question::Unlock { .. } => (self.plan.rules.voter_lease, Label::Answers),
+                Question::UnlockAsync { .. } => (self.plan.rules.voter_lease, Label::Batches),
             };
             if asked.node == node && now > asked.now + most + GRACE {
                 let text = || format!("r{} ({question:?}) was not answered in time", request.0);

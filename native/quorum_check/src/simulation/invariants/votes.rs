@@ -62,7 +62,7 @@ impl Checker {
                 continue;
             }
             self.summary.count("provisional votes taken back");
-            if !vote.may_be_taken_back(now, self.rules.wait) {
+            if !vote.may_be_taken_back(now, self.plan.rules.wait) {
                 self.violated(Label::Given, text);
             }
         }

@@ -25,7 +25,7 @@ impl Checker {
         let before = self.sent.insert((node, to), sent);
         if let Some(before) = before.filter(|before| before.lifetime == sent.lifetime) {
             let text = || format!("n{node} to n{to}: batch {} after {}", sent.seq, before.seq);
-            let early = !before.answered && sent.at < before.at + self.rules.attempt;
+            let early = !before.answered && sent.at < before.at + self.plan.rules.attempt;
             if before.seq >= sent.seq || early {
                 self.violated(Label::Batches, text);
             }
