@@ -82,21 +82,64 @@ pub fn stale(
     }
 }
 
-/// Those of the votes `before` a call of the voter that it has dropped, though the lease of their agent lasts, and the
-/// received `batch` did not return them (Q7).
-pub fn dropped(before: Vec<Vote>, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
-    let mut votes = before;
-    votes.retain(|vote| {
-        let (agent, token) = (vote.agent, vote.token);
-        let lasts = |session: Session| session.generation == vote.lease;
-        let returned = batch.is_some_and(|batch| {
-            let own = batch.agent == agent && batch.ops.iter().any(|op| returns(op, token));
-            own || batch.ops.contains(&Op::EndAgent { agent })
-        });
-        let kept = keeps(voter, agent, token).is_some();
-        !kept && !returned && voter.session(agent).is_some_and(lasts)
-    });
-    votes
+/// A voter before a call.
+#[derive(Debug, Default)]
+pub struct Before {
+    votes: Vec<Vote>,
+    voted: bool,
+    /// The locks that the batch of the call asserts though they continue no vote, if the voter must refuse them (V3).
+    refused: Vec<Token>,
+}
+
+impl Before {
+    /// Before a call at `now`, in which the voter receives the `batch`, if there is one.
+    pub fn new(voter: &Voter, batch: Option<&Batch>, now: Time) -> Before {
+        Before {
+            votes: votes(voter),
+            voted: voter.is_voting(),
+            refused: batch.map_or(Vec::new(), |batch| refused(voter, batch, now)),
+        }
+    }
+
+    /// The votes that the voter has dropped, though the lease of their agent lasts, and the batch did not return them
+    /// (Q7).
+    pub fn dropped(&self, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
+        let dropped = |vote: &&Vote| {
+            let (agent, token) = (vote.agent, vote.token);
+            let lasts = |session: Session| session.generation == vote.lease;
+            let returned = batch.is_some_and(|batch| {
+                let own = batch.agent == agent && batch.ops.iter().any(|op| returns(op, token));
+                own || batch.ops.contains(&Op::EndAgent { agent })
+            });
+            let kept = keeps(voter, agent, token).is_some();
+            !kept && !returned && voter.session(agent).is_some_and(lasts)
+        };
+        self.votes.iter().filter(dropped).cloned().collect()
+    }
+
+    /// The votes that the voter has given, though it does not vote, and they continue no vote (Q4).
+    pub fn premature(&self, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
+        let is_new = |vote: &Vote| {
+            let mut old = self.votes.iter();
+            old.all(|old| (old.agent, old.token) != (vote.agent, vote.token))
+        };
+        let premature = |vote: &Vote| {
+            let asserts = |op: &Op| match op {
+                Op::Assert {
+                    token, continues, ..
+                } if *token == vote.token => Some(*continues),
+                _ => None,
+            };
+            // One batch may assert a held lock as well as request the vote for it.
+            let ops = batch.iter().flat_map(|batch| &batch.ops);
+            let asserted: Vec<bool> = ops.filter_map(asserts).collect();
+            let granted = asserted.is_empty() && !self.voted && !voter.is_voting();
+            granted || self.refused.contains(&vote.token) && !asserted.contains(&true)
+        };
+        let mut votes = votes(voter);
+        votes.retain(|vote| is_new(vote) && premature(vote));
+        votes
+    }
 }
 
 fn returns(op: &Op, token: Token) -> bool {
@@ -148,7 +191,7 @@ pub fn conflict<'a>(
 /// The locks that a batch asserts though they continue no vote, and which a voter must therefore refuse (V3). Empty if
 /// the voter is not in quarantine when it receives the batch at `now`. Not those after a `Settled`, which may end the
 /// quarantine.
-pub fn refused(voter: &Voter, batch: &Batch, now: Time) -> Vec<Token> {
+fn refused(voter: &Voter, batch: &Batch, now: Time) -> Vec<Token> {
     let until_settled = batch.ops.iter().take_while(|op| **op != Op::Settled);
     let asserted = until_settled.filter_map(|op| match op {
         Op::Assert {

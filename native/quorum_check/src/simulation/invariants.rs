@@ -19,7 +19,7 @@ use crate::simulation::node::Node;
 use crate::simulation::options::Options;
 use crate::simulation::plan::{Plan, MOST_NAMES};
 use crate::simulation::summary::Summary;
-use crate::votes::Vote;
+use crate::votes::Before;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
 use quorum::members::MemberSet;
@@ -47,8 +47,8 @@ pub struct Checker {
     revoked: [Option<Real>; MOST_NAMES],
     /// The attempts that were granted.
     granted: BTreeSet<(u64, Token)>,
-    /// The votes of a voter before it was called.
-    before: Vec<Vote>,
+    /// The voter that was called last.
+    before: Before,
     sent: BTreeMap<(usize, usize), Sent>,
     unlock_sent: BTreeSet<(u64, Token, usize)>,
     received: Option<Received>,
@@ -76,7 +76,7 @@ impl Checker {
             last_writers: [Fence(0); MOST_NAMES],
             revoked: [None; MOST_NAMES],
             granted: BTreeSet::new(),
-            before: Vec::new(),
+            before: Before::default(),
             sent: BTreeMap::new(),
             unlock_sent: BTreeSet::new(),
             received: None,

@@ -255,7 +255,7 @@ impl World {
         let Some(voter) = &mut self.nodes[node].voter else {
             return;
         };
-        self.checker.before_voter(voter);
+        self.checker.before_voter(voter, now);
         call(voter, now);
         let outputs = voter.outputs();
         let shown = &mut self.nodes[node].voter_shown;

@@ -5,10 +5,10 @@ use super::Transition;
 use crate::model::action::Action;
 use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
 use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
-use crate::votes::{dropped, refused, votes, Vote};
+use crate::votes::Before;
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Names, Op, Token};
+use quorum::message::{Ack, Batch, Fence, Frame, Names, Token};
 use quorum::time::Time;
 
 /// The step of the unlock after a client's last step.
@@ -183,40 +183,12 @@ impl Transition<'_> {
 
     fn deliver_batch(&mut self, flight: &Flight, batch: &Batch) {
         let me = flight.to;
-        let voter = |next: &Self| next.state.voters[me.place()].machine.clone();
-        let before = voter(self).expect("frames to missing voters are dropped at once");
-        let refused = refused(&before, batch, NOW);
+        let voter = self.state.voters[me.place()].machine.as_ref();
+        let voter = voter.expect("frames to missing voters are dropped at once");
+        let before = Before::new(voter, Some(batch), NOW);
         let from = self.setting.node(flight.from);
         self.call_voter(me, |voter| voter.receive(NOW, from, flight.frame.clone()));
-        let after = voter(self).expect("a voter that runs");
-        let had = votes(&before);
-        let old = |vote: &Vote| {
-            had.iter()
-                .any(|of| (of.agent, of.token) == (vote.agent, vote.token))
-        };
-        let new: Vec<Vote> = votes(&after)
-            .into_iter()
-            .filter(|vote| !old(vote))
-            .collect();
-        self.check_dropped(me, had, Some(batch));
-        for Vote { agent, token, .. } in new {
-            // One batch may assert a held lock as well as request the vote for it.
-            let asserts = |op: &Op| match op {
-                Op::Assert {
-                    token: held,
-                    continues,
-                    ..
-                } if *held == token => Some(*continues),
-                _ => None,
-            };
-            let asserted: Vec<bool> = batch.ops.iter().filter_map(asserts).collect();
-            let granted = asserted.is_empty() && !before.is_voting() && !after.is_voting();
-            let continues = asserted.contains(&true);
-            if granted || refused.contains(&token) && !continues {
-                let vote = format!("a vote for t{} of {agent:?}", token.0);
-                self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));
-            }
-        }
+        self.check_votes(me, &before, Some(batch));
     }
 
     /// The frames in flight are delayed from now on.
@@ -347,18 +319,23 @@ impl Transition<'_> {
         seen.closed = seen.closed.with(me);
         let node = self.setting.node(seen.member);
         self.tick_voter(me);
-        let before = self.state.voters[me.place()].machine.as_deref();
-        let before = before.map(votes).unwrap_or_default();
+        let before = self.state.voters[me.place()].machine.as_ref();
+        let before = before.map(|voter| Before::new(voter, None, NOW));
         self.call_voter(me, |voter| voter.down(NOW, node));
-        self.check_dropped(me, before, None);
+        self.check_votes(me, &before.unwrap_or_default(), None);
     }
 
-    fn check_dropped(&mut self, me: Member, before: Vec<Vote>, batch: Option<&Batch>) {
+    /// Q4 and Q7.
+    fn check_votes(&mut self, me: Member, before: &Before, batch: Option<&Batch>) {
         let wait = self.rules_of_voter(me.place()).wait;
-        let Some(voter) = &self.state.voters[me.place()].machine else {
+        let Some(voter) = self.state.voters[me.place()].machine.clone() else {
             return;
         };
-        for vote in dropped(before, voter, batch) {
+        for vote in before.premature(&voter, batch) {
+            let vote = format!("a vote for t{} of {:?}", vote.token.0, vote.agent);
+            self.violated("Q4", format!("{me:?} granted {vote} in quarantine"));
+        }
+        for vote in before.dropped(&voter, batch) {
             if !vote.may_be_taken_back(NOW, wait) {
                 let vote = format!("the vote for t{} of {:?}", vote.token.0, vote.agent);
                 self.violated(

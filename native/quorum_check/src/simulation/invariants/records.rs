@@ -82,9 +82,6 @@ pub(super) struct Received {
     pub(super) from: usize,
     pub(super) voter: usize,
     pub(super) batch: Batch,
-    pub(super) voted: bool,
     pub(super) was_quarantined: bool,
-    /// See [`crate::votes::refused`].
-    pub(super) refused: Vec<Token>,
     pub(super) answered: bool,
 }

@@ -5,14 +5,16 @@ use super::label::Label;
 use super::{Checker, View};
 use crate::simulation::node::Node;
 use crate::simulation::world::World;
-use crate::votes::{self, Stale, Vote};
+use crate::votes::{self, Before, Stale, Vote};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Batch, Lifetime, Op, Token};
+use quorum::time::Time;
 use quorum::voter::Voter;
 
 impl Checker {
-    pub fn before_voter(&mut self, voter: &Voter) {
-        self.before = votes::votes(voter);
+    pub fn before_voter(&mut self, voter: &Voter, now: Time) {
+        let batch = self.received.as_ref().map(|received| &received.batch);
+        self.before = Before::new(voter, batch, now);
     }
 
     pub fn after_voter(&mut self, node: usize, view: View<'_>) {
@@ -25,7 +27,7 @@ impl Checker {
             self.violated(Label::Q14, text);
         }
         self.check_guests(node, view);
-        self.check_dropped(node, view);
+        self.check_changes(node, view);
         self.watch_empty(view);
     }
 
@@ -42,21 +44,26 @@ impl Checker {
         }
     }
 
+    /// Q4: a voter in quarantine gives no vote, unless it continues an earlier one.
+    ///
     /// Q7: a vote stays until a batch returns it, or the lease of its agent is over. One that was given unasked also
     /// ends when the voter has not heard its agent for `wait`.
-    fn check_dropped(&mut self, node: usize, view: View<'_>) {
+    fn check_changes(&mut self, node: usize, view: View<'_>) {
         let Some(voter) = view.voter(node) else {
             return;
         };
         let now = view.nodes[node].voter_host.now(view.real);
         let batch = self.received.as_ref().map(|received| &received.batch);
-        for vote in votes::dropped(std::mem::take(&mut self.before), voter, batch) {
-            let text = || {
-                format!(
-                    "n{node} dropped the vote for t{} of a{}",
-                    vote.token.0, vote.agent.0
-                )
-            };
+        let before = std::mem::take(&mut self.before);
+        let dropped = before.dropped(voter, batch);
+        for vote in before.premature(voter, batch) {
+            let (token, agent) = (vote.token.0, vote.agent.0);
+            let text = || format!("n{node} votes for t{token} of a{agent} in quarantine");
+            self.violated(Label::Q4, text);
+        }
+        for vote in dropped {
+            let (token, agent) = (vote.token.0, vote.agent.0);
+            let text = || format!("n{node} dropped the vote for t{token} of a{agent}");
             if !vote.is_provisional {
                 self.violated(Label::Q7, text);
                 continue;

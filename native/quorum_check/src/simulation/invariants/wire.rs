@@ -108,9 +108,7 @@ impl Checker {
             from,
             voter: node,
             batch: batch.clone(),
-            voted: voter.is_voting(),
             was_quarantined: voter.state() == VoterState::Quarantined,
-            refused: votes::refused(voter, batch, view.nodes[node].voter_host.now(view.real)),
             answered: false,
         });
     }
@@ -135,16 +133,11 @@ impl Checker {
         }
     }
 
-    /// A voter that gives votes unasked votes, and keeps them.
+    /// A voter keeps the votes that it gives unasked.
     fn voter_gives(&mut self, node: usize, notice: &Notice, view: View<'_>) {
         let Some(voter) = view.voter(node).filter(|_| !notice.given.is_empty()) else {
             return;
         };
-        if !voter.is_voting() {
-            self.violated(Label::Q4, || {
-                format!("n{node} gives votes and does not vote")
-            });
-        }
         let votes = votes::votes(voter);
         for given in &notice.given {
             self.summary.count("votes given unasked");
@@ -196,26 +189,9 @@ impl Checker {
             let text = || format!("n{node} answers {replies:?} to {ops:?}");
             return self.violated(Label::Wire, text);
         }
-        let voter = view.voter(node);
-        let votes = received.voted || voter.is_some_and(|voter| voter.is_voting());
-        let agent = received.batch.agent;
-        let own = self.before.iter().filter(|vote| vote.agent == agent);
-        let mut asserted: Vec<_> = own.map(|vote| vote.token).collect();
         for (op, reply) in ops.into_iter().zip(replies) {
             match (op, reply) {
-                (Op::Lock { token, .. }, Reply::Yes { .. }) => {
-                    // The vote for an asserted lock is not new.
-                    if !votes && !asserted.contains(token) {
-                        let text = || format!("n{node} grants t{} and does not vote", token.0);
-                        self.violated(Label::Q4, text);
-                    }
-                }
-                (
-                    Op::Assert {
-                        token, continues, ..
-                    },
-                    Reply::Yes { .. },
-                ) => {
+                (Op::Assert { continues, .. }, Reply::Yes { .. }) => {
                     self.summary.count("votes asserted");
                     if received.was_quarantined && *continues {
                         self.summary.count("votes continued");
@@ -223,11 +199,6 @@ impl Checker {
                             self.summary.count("votes of guests continued");
                         }
                     }
-                    if received.refused.contains(token) && !asserted.contains(token) {
-                        let text = || format!("n{node} votes for t{} in quarantine", token.0);
-                        self.violated(Label::Q4, text);
-                    }
-                    asserted.push(*token);
                 }
                 (Op::Confirm { fence: sent, .. }, Reply::Yes { fence }) => {
                     self.summary.count(match fence < sent {
@@ -244,7 +215,9 @@ impl Checker {
                         self.summary.count("votes refused: guest not stored");
                     }
                 }
-                (Op::Confirm { .. }, Reply::Missing) | (Op::Sync { .. }, Reply::Synced { .. }) => {}
+                (Op::Lock { .. }, Reply::Yes { .. })
+                | (Op::Confirm { .. }, Reply::Missing)
+                | (Op::Sync { .. }, Reply::Synced { .. }) => {}
                 (op, reply) => {
                     let text = || format!("n{node} answers {reply:?} to {op:?}");
                     self.violated(Label::Wire, text);
