@@ -10,12 +10,11 @@ use quorum::time::Time;
 use quorum::voter::Voter;
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Vote {
     pub agent: Lifetime,
     pub lease: Generation,
     pub token: Token,
-    pub mode: Mode,
     pub names: Names,
     /// Whether it was given unasked, and not confirmed since.
     pub is_provisional: bool,
@@ -33,11 +32,10 @@ impl Vote {
 pub fn votes(voter: &Voter) -> Vec<Vote> {
     voter
         .votes()
-        .map(|(agent, lease, token, mode, names)| Vote {
+        .map(|(agent, lease, token, _, names)| Vote {
             agent,
             lease,
             token,
-            mode,
             names: names.clone(),
             is_provisional: voter.is_provisional(lease, token),
             heard: voter.last_heard(agent),
@@ -150,9 +148,9 @@ fn returns(op: &Op, token: Token) -> bool {
     }
 }
 
-/// Two agents that exclude each other at a voter: both have votes there, or count some (Votes). Q1 follows, and an error
-/// violates this long before two locks are held: an agent that does not know of a restart counts votes that the voter
-/// has forgotten, for its locks and for its requests.
+/// Two agents that exclude each other at a voter: both have votes there, or count some (Votes). Q1 follows, and an
+/// error violates this long before two locks are held: an agent that does not know of a restart counts votes that the
+/// voter has forgotten, for its locks and for its requests.
 pub fn conflict<'a>(
     voter: Option<&Voter>,
     member: Member,

@@ -17,11 +17,9 @@ pub enum Action {
     /// The frame, which is next, is delayed.
     Delay(usize),
     PassTime,
-    /// The agent is not scheduled until it resumes.
-    StallAgent(usize),
-    ResumeAgent(usize),
-    StallVoter(Member),
-    ResumeVoter(Member),
+    /// The agent is not scheduled from now on, or is again.
+    StallAgent(usize, bool),
+    StallVoter(Member, bool),
     /// The voter crashes and restarts.
     CrashVoter(Member),
     /// The voter crashes and restarts with an old state file.
@@ -58,8 +56,7 @@ impl Action {
                 let (from, to) = (flight.from, flight.to);
                 format!("{self:?} {delayed}{from:?} -> {to:?} {{{frame}}}")
             }
-            Action::StallAgent(agent)
-            | Action::ResumeAgent(agent)
+            Action::StallAgent(agent, _)
             | Action::CrashAgent(agent)
             | Action::Disconnect(agent, _)
             | Action::Connect(agent, _)

@@ -103,9 +103,9 @@ impl QuorumModel {
         let left = state.left;
         for (place, agent) in state.agents.iter().enumerate() {
             if agent.stalled {
-                actions.push(Action::ResumeAgent(place));
+                actions.push(Action::StallAgent(place, false));
             } else if left.stalls > 0 && is_due(agent.machine.deadline()) {
-                actions.push(Action::StallAgent(place));
+                actions.push(Action::StallAgent(place, true));
             }
             if left.agent_crashes > 0 {
                 actions.push(Action::CrashAgent(place));
@@ -137,9 +137,9 @@ impl QuorumModel {
                 continue;
             };
             if voter.stalled {
-                actions.push(Action::ResumeVoter(place));
+                actions.push(Action::StallVoter(place, false));
             } else if left.stalls > 0 && is_due(machine.deadline()) {
-                actions.push(Action::StallVoter(place));
+                actions.push(Action::StallVoter(place, true));
             }
             if left.voter_crashes > 0 && self.setting.crashing.contains(place) {
                 actions.push(Action::CrashVoter(place));

@@ -202,12 +202,12 @@ impl Chooser<QuorumModel> for WeightedChooser {
             Action::Deliver(_) | Action::Stored(_) | Action::GuestsStored(_) => 40,
             Action::Step(_) => 20,
             Action::PassTime
-            | Action::ResumeAgent(_)
-            | Action::ResumeVoter(_)
+            | Action::StallAgent(_, false)
+            | Action::StallVoter(_, false)
             | Action::Connect(..) => 10,
             Action::Duplicate(_) | Action::Reorder(_) | Action::Delay(_) => 2,
-            Action::StallAgent(_)
-            | Action::StallVoter(_)
+            Action::StallAgent(_, true)
+            | Action::StallVoter(_, true)
             | Action::CrashVoter(_)
             | Action::CrashWithOldDisk(_)
             | Action::CrashAgent(_)

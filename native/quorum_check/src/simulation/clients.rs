@@ -209,7 +209,9 @@ impl World {
         self.becomes(node, client, Activity::Holding(token), hold);
     }
 
-    pub fn client_answered(&mut self, node: usize, client: usize, request: Request) {
+    /// None if the answer was for no client.
+    pub fn client_answered(&mut self, node: usize, client: Option<usize>, request: Request) {
+        let Some(client) = client else { return };
         let activity = self.nodes[node].clients[client].activity;
         if [Activity::Waiting(request), Activity::Unlocking(request)].contains(&activity) {
             let pause = self.think();

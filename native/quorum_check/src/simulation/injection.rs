@@ -69,7 +69,7 @@ impl World {
                 if other != node && !self.nodes[node].is_up(Role::Voter) {
                     // Not an earlier file of its own, which the other one may have got: nothing finds a file that is
                     // older than the crash and of the same life.
-                    let found = self.nodes[other].disk.clone();
+                    let found = self.nodes[other].disk;
                     self.nodes[node].disk = found.filter(|file| file.node != node);
                 }
             }
@@ -197,18 +197,13 @@ impl World {
         }
     }
 
-    /// Informs an agent that a member is disconnected, with the plan's probability.
+    /// Informs an agent and a voter that they are disconnected, one after the other, with the plan's probability.
     fn inform_down(&mut self, node: usize, about: usize) {
         if !self.is_guest(about) && self.random.chance(self.plan.informed) {
-            self.disconnect(node, about);
+            let delay = self.random.spread(MILLISECOND, 5 * SECOND);
+            self.inform(node, about, false, delay);
+            self.close(node, about);
         }
-    }
-
-    /// Informs an agent and a voter that they are disconnected, one after the other.
-    fn disconnect(&mut self, node: usize, about: usize) {
-        let delay = self.random.spread(MILLISECOND, 5 * SECOND);
-        self.inform(node, about, false, delay);
-        self.close(node, about);
     }
 
     fn close(&mut self, node: usize, about: usize) {
@@ -248,7 +243,7 @@ impl World {
         if count > 0 && self.random.chance(800) {
             let at = self.random.below(count) as usize;
             let is_old = true;
-            let old = self.nodes[node].earlier_disks[at].clone();
+            let old = self.nodes[node].earlier_disks[at];
             self.nodes[node].disk = Some(StateFile { is_old, ..old });
             self.summary.count("old disks");
         }

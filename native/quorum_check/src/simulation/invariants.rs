@@ -123,7 +123,7 @@ impl Checker {
             }
         }
         self.locks.retain(|lock| lock.id.0 != node);
-        self.past.retain(|lock| lock.id.0 != node);
+        self.past.retain(|past| past.lock.id.0 != node);
         self.sent.retain(|(from, _), _| *from != node);
         self.heard.retain(|(agent, _), _| *agent != node);
     }

@@ -84,34 +84,33 @@ impl World {
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
         let durable = self.plan.disk == Disk::Durable;
         let uses = |file: &StateFile| file.node == node || self.options.uses_any_file;
-        let found = self.nodes[node].disk.clone().filter(uses);
-        let last = found
-            .as_ref()
-            .map_or(self.clock_life(), |file| file.life + 1);
-        let life = last.max(seen.map_or(0, |seen| seen + 1));
         let lease = self.plan.rules.voter_lease;
-        let longest = found.as_ref().map_or(lease, |file| file.lease.max(lease));
-        let mark = found.as_ref().and_then(|file| file.mark);
-        let mark = mark.filter(|_| seen.is_none());
-        let is_old = mark.is_some() && found.as_ref().is_some_and(|file| file.is_old);
-        let is_lost =
-            found.is_none() && !(self.options.forgets_lost_guests && durable) || seen.is_some();
-        let guests =
-            found.as_ref().is_some_and(|file| file.guests) || is_lost && self.plan.guests > 0;
+        let lost = StateFile {
+            node,
+            life: self.clock_life() - 1,
+            mark: None,
+            lease,
+            guests: self.plan.guests > 0 && !(self.options.forgets_lost_guests && durable),
+            is_old: false,
+        };
+        let found = self.nodes[node].disk.filter(uses);
+        let last = found.unwrap_or(lost);
+        let mark = last.mark.filter(|_| seen.is_none());
+        let life = last.life.max(seen.unwrap_or(0)) + 1;
+        let file = StateFile {
+            node,
+            life,
+            mark,
+            lease: last.lease.max(lease),
+            guests: last.guests || seen.is_some() && self.plan.guests > 0,
+            is_old: last.is_old && mark.is_some(),
+        };
         if mark.is_none() {
             self.summary.count("voters without fences");
         }
         if durable {
-            let lease = longest;
             self.nodes[node].earlier_disks.extend(found);
-            self.nodes[node].disk = Some(StateFile {
-                node,
-                life,
-                mark,
-                lease,
-                guests,
-                is_old,
-            });
+            self.nodes[node].disk = Some(file);
         }
         let number = self.new_lifetime();
         let setup = VoterSetup {
@@ -120,8 +119,8 @@ impl World {
             rules: self.plan.rules,
             bugs: self.options.bugs,
             lifetime: Lifetime::new(life, number as u32),
-            quarantine: self.options.quarantine.unwrap_or(longest),
-            guests,
+            quarantine: self.options.quarantine.unwrap_or(file.lease),
+            guests: file.guests,
             misconfigured: false,
             fences: Fences {
                 floor: mark,
@@ -131,10 +130,10 @@ impl World {
         };
         let now = self.nodes[node].voter_host.now(self.real);
         self.nodes[node].lost_fences = mark.is_none();
-        self.nodes[node].has_old_mark = is_old;
+        self.nodes[node].has_old_mark = file.is_old;
         let seen = &mut self.nodes[node];
         seen.numbers.clear();
-        seen.quarantine = Some((now + setup.quarantine, guests));
+        seen.quarantine = Some((now + setup.quarantine, file.guests));
         seen.start_voter(setup.lifetime, Voter::new(setup, now));
         self.closing.retain(|(_, voter)| *voter != node);
         if self.healed {
@@ -192,6 +191,9 @@ impl World {
 
     fn carry_out_agent(&mut self, node: usize, outputs: Vec<AgentOutput>) {
         for output in outputs {
+            if !matches!(output, AgentOutput::Send(_) | AgentOutput::GaveBack) {
+                self.log(|| format!("n{node} {output:?}"));
+            }
             match output {
                 AgentOutput::Send(Send { to, frame }) => {
                     let to = to.member().expect("agents send to members").place();
@@ -206,10 +208,6 @@ impl World {
                     fence,
                     standing,
                 } => {
-                    self.log(|| {
-                        let (request, token, fence) = (request.0, token.0, fence.0);
-                        format!("n{node} granted r{request} t{token} fence {fence}")
-                    });
                     let client = self.check(|checker, view| {
                         checker.granted(request, (token, attempt), fence, standing, view)
                     });
@@ -218,31 +216,22 @@ impl World {
                     }
                 }
                 AgentOutput::Refused { request, why } => {
-                    self.log(|| format!("n{node} refused r{} {why:?}", request.0));
                     let client = self.check(|checker, view| checker.refused(request, why, view));
-                    if let Some(client) = client {
-                        self.client_answered(node, client, request);
-                    }
+                    self.client_answered(node, client, request);
                 }
                 AgentOutput::Unlocked { request, confirmed } => {
-                    self.log(|| format!("n{node} unlocked r{} {confirmed}", request.0));
                     let client =
                         self.check(|checker, view| checker.unlocked(request, confirmed, view));
-                    if let Some(client) = client {
-                        self.client_answered(node, client, request);
-                    }
+                    self.client_answered(node, client, request);
                 }
                 AgentOutput::Accepted { request } => {
-                    self.log(|| format!("n{node} accepted r{}", request.0));
                     self.check(|checker, view| checker.accepted(request, view));
                 }
                 AgentOutput::GaveBack => self.summary.count("requests that gave their votes back"),
                 AgentOutput::AtRisk { token } => {
-                    self.log(|| format!("n{node} at risk t{}", token.0));
                     self.check(|checker, view| checker.at_risk(node, token, view));
                 }
                 AgentOutput::Lost { token, why } => {
-                    self.log(|| format!("n{node} lost t{} {why:?}", token.0));
                     self.check(|checker, view| checker.lost(node, token, why, view));
                 }
             }

@@ -71,7 +71,7 @@ pub struct Client {
 }
 
 /// The state file of a voter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct StateFile {
     /// The node that wrote it.
     pub node: usize,

@@ -36,10 +36,8 @@ impl Transition<'_> {
                 self.state.flights[place].change(|flight| flight.delayed = true);
             }
             Action::PassTime => self.pass_time(),
-            Action::StallAgent(agent) => self.stall_agent(agent, true),
-            Action::ResumeAgent(agent) => self.stall_agent(agent, false),
-            Action::StallVoter(voter) => self.stall_voter(voter, true),
-            Action::ResumeVoter(voter) => self.stall_voter(voter, false),
+            Action::StallAgent(agent, stalled) => self.stall_agent(agent, stalled),
+            Action::StallVoter(voter, stalled) => self.stall_voter(voter, stalled),
             Action::CrashVoter(voter) => {
                 spend(&mut self.state.left.voter_crashes, 1);
                 self.crash_voter(voter, false);

@@ -60,7 +60,9 @@ impl Transition<'_> {
 
     pub(super) fn carry_out(&mut self, agent: usize, output: AgentOutput) {
         let member = self.state.agents[agent].member;
-        let unlocks = |phase: &Phase| matches!(phase, Phase::Unlocks { .. });
+        if !matches!(output, AgentOutput::Send(_) | AgentOutput::Granted { .. }) {
+            self.note(|| format!("{member:?}: {output:?}"));
+        }
         match output {
             AgentOutput::Send(send) => {
                 if let Frame::Batch(batch) = &send.frame {
@@ -74,21 +76,12 @@ impl Transition<'_> {
                 fence,
                 ..
             } => self.granted(request, token, fence),
-            AgentOutput::Refused { request, why } => {
-                let text = format!("refused, {why:?}");
-                self.answered(request, &text, |phase| matches!(phase, Phase::Waits { .. }));
+            AgentOutput::Refused { request, .. } => self.answered(request, false),
+            AgentOutput::Unlocked { request, .. } | AgentOutput::Accepted { request } => {
+                self.answered(request, true);
             }
-            AgentOutput::Unlocked { request, confirmed } => {
-                let text = format!("unlocked, confirmed: {confirmed}");
-                self.answered(request, &text, unlocks);
-            }
-            AgentOutput::Accepted { request } => self.answered(request, "accepted", unlocks),
-            AgentOutput::GaveBack => {}
-            AgentOutput::AtRisk { token } => {
-                self.note(|| format!("{member:?}: t{} is at risk", token.0))
-            }
-            AgentOutput::Lost { token, why } => {
-                self.note(|| format!("{member:?}: t{} is lost, {why:?}", token.0));
+            AgentOutput::GaveBack | AgentOutput::AtRisk { .. } => {}
+            AgentOutput::Lost { token, .. } => {
                 for (client, script) in self.state.clients.iter_mut().zip(&self.setting.scripts) {
                     let holds =
                         matches!(client.phase, Phase::Holds { token: held, .. } if held == token);
@@ -102,15 +95,16 @@ impl Transition<'_> {
     }
 
     /// An answer to a client that waits for it, or that has died since.
-    fn answered(&mut self, request: Request, text: &str, waited: fn(&Phase) -> bool) {
+    fn answered(&mut self, request: Request, unlocks: bool) {
         let (client, step) = client_and_step(request);
-        self.note(|| format!("client {client}: {text}"));
-        let phase = self.state.clients[client].phase;
-        let (Phase::Waits { step: asked } | Phase::Unlocks { step: asked, .. }) = phase else {
-            return;
+        let phase = &mut self.state.clients[client].phase;
+        let waited = match *phase {
+            Phase::Waits { step: asked } => !unlocks && asked == step,
+            Phase::Unlocks { step: asked, .. } => unlocks && asked == step,
+            Phase::Idle | Phase::Holds { .. } => false,
         };
-        if asked == step && waited(&phase) {
-            self.state.clients[client].phase = Phase::Idle;
+        if waited {
+            *phase = Phase::Idle;
         }
     }
 

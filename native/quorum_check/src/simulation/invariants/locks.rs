@@ -147,23 +147,11 @@ impl Checker {
         let Some(found) = self.locks.iter().position(|lock| lock.id == id) else {
             return;
         };
-        let Lock {
-            attempt,
-            names,
-            standing,
-            ..
-        } = self.locks.swap_remove(found);
+        let lock = self.locks.swap_remove(found);
         if self.past.len() == PAST_LOCKS {
             self.past.remove(0);
         }
-        self.past.push(PastLock {
-            id,
-            attempt,
-            names,
-            standing,
-            at,
-            lost,
-        });
+        self.past.push(PastLock { lock, at, lost });
     }
 
     pub fn lost(&mut self, node: usize, token: Token, why: Loss, view: View<'_>) {
@@ -187,8 +175,8 @@ impl Checker {
             return self.end(id, view.real, true);
         }
         // The call that unlocks may find that the lock is lost.
-        match self.past.iter_mut().find(|lock| lock.id == id) {
-            Some(lock) if lock.at == view.real && !lock.lost => lock.lost = true,
+        match self.past.iter_mut().find(|past| past.lock.id == id) {
+            Some(past) if past.at == view.real && !past.lost => past.lost = true,
             _ => {
                 let text = || format!("n{node} t{} was lost and not held", token.0);
                 self.violated(Label::Lost, text);
@@ -206,7 +194,7 @@ impl Checker {
         // The call that unlocks may find that the lock was at risk before.
         let id = (node, lifetime, token);
         let mut past = self.past.iter();
-        let unlocking = past.any(|lock| (lock.id, lock.at) == (id, view.real));
+        let unlocking = past.any(|past| (past.lock.id, past.at) == (id, view.real));
         if !self.has(node, lifetime, token) && !unlocking {
             let text = || format!("n{node} t{} is at risk and not held", token.0);
             self.violated(Label::Lost, text);
@@ -302,7 +290,8 @@ impl Checker {
             return;
         };
         let lifetime = view.lifetime(node);
-        let held = self.past.iter().find(|lock| {
+        let mut past = self.past.iter().map(|past| &past.lock);
+        let held = past.find(|lock| {
             let (owner, of, token) = lock.id;
             let held = || agent.held(token, now) || agent.lease().holds(&lock.standing, || now);
             (owner, of) == (node, lifetime) && held()

@@ -57,12 +57,10 @@ pub(super) struct Lock {
     pub(super) revoked: Option<Real>,
 }
 
+/// A lock that was unlocked or lost.
 #[derive(Clone, Debug)]
 pub(super) struct PastLock {
-    pub(super) id: Id,
-    pub(super) attempt: Token,
-    pub(super) names: u32,
-    pub(super) standing: Arc<Standing>,
+    pub(super) lock: Lock,
     pub(super) at: Real,
     pub(super) lost: bool,
 }

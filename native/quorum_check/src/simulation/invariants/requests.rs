@@ -70,7 +70,8 @@ impl Checker {
         let held = self.locks.iter().any(|lock| lock.names & names != 0);
         let recent = |at: Real| at > real - 3 * SECOND;
         let mut past = self.past.iter();
-        let mut found = held || past.any(|lock| lock.names & names != 0 && recent(lock.at));
+        let past = past.any(|past| past.lock.names & names != 0 && recent(past.at));
+        let mut found = held || past;
         for request in &self.open {
             let other = &mut self.asked[request.0 as usize];
             if locks(other) {
@@ -173,17 +174,8 @@ impl Checker {
             let text = || format!("r{}: the unlock was not confirmed", request.0);
             self.violated(Label::PR2, text);
         }
-        if confirmed
-            && !self.options.bugs.have(ProtocolBug::AnyOrder)
-            && !self.is_passed_on(asked.lifetime, token)
-        {
-            let attempt = self.attempt_of(asked.lifetime, token);
-            let keep = self.voters_that_keep(view, asked.lifetime, attempt);
-            let free = self.plan.list().iter().collect::<MemberSet>().minus(keep);
-            if !self.is_quorum(free) {
-                let text = || format!("{keep:?} keep the vote for t{}", token.0);
-                self.violated(Label::Confirmed, text);
-            }
+        if confirmed && !self.options.bugs.have(ProtocolBug::AnyOrder) {
+            self.check_forgotten(asked.lifetime, token, view);
         }
         Some(asked.client)
     }
@@ -213,8 +205,8 @@ impl Checker {
             asked.answered = true;
             self.open.retain(|other| *other != request);
         }
-        let past = self.past.iter().find(|lock| lock.id == id);
-        let lost = past.is_some_and(|lock| lock.lost);
+        let past = self.past.iter().find(|past| past.lock.id == id);
+        let lost = past.is_some_and(|past| past.lost);
         if known && !held {
             let text = || format!("t{} was unlocked twice, or after its loss", token.0);
             self.violated(Label::Q8, text);

@@ -3,7 +3,6 @@
 
 use super::label::Label;
 use super::{Checker, View};
-use crate::simulation::node::Node;
 use crate::simulation::world::World;
 use crate::votes::{self, Before, Stale, Vote};
 use quorum::members::{Member, MemberSet};
@@ -91,41 +90,29 @@ impl Checker {
         });
     }
 
-    /// The attempt whose votes a lock has or recently had.
-    pub(super) fn attempt_of(&self, lifetime: u64, token: Token) -> Token {
-        let mut known = self.attempts(lifetime);
-        let known = known.find(|(known, _)| *known == token);
-        known.map_or(token, |(_, attempt)| attempt)
-    }
-
-    /// Whether a later lock has or recently had the same votes.
-    pub(super) fn is_passed_on(&self, lifetime: u64, token: Token) -> bool {
-        let attempt = self.attempt_of(lifetime, token);
-        let mut known = self.attempts(lifetime);
-        known.any(|(later, of)| of == attempt && later > token)
-    }
-
-    /// The token and the attempt of each lock that this agent holds or recently held.
-    fn attempts(&self, lifetime: u64) -> impl Iterator<Item = (Token, Token)> + '_ {
-        let locks = self.locks.iter().map(|lock| (lock.id, lock.attempt));
-        let past = self.past.iter().map(|lock| (lock.id, lock.attempt));
-        locks
-            .chain(past)
-            .filter(move |((_, of, _), _)| *of == lifetime)
-            .map(|((_, _, token), attempt)| (token, attempt))
-    }
-
-    pub(super) fn voters_that_keep(
-        &self,
-        view: View<'_>,
-        lifetime: u64,
-        token: Token,
-    ) -> MemberSet {
-        let kept = |(place, node): (usize, &Node)| {
-            votes::keeps(node.voter.as_ref()?, Lifetime(lifetime), token)?;
-            Member::at(place)
+    /// A quorum has forgotten the votes of a lock whose unlock was confirmed, unless a later lock has them.
+    pub(super) fn check_forgotten(&mut self, lifetime: u64, token: Token, view: View<'_>) {
+        let past = self.past.iter().map(|past| &past.lock);
+        let known = self.locks.iter().chain(past);
+        let known = known.filter(|lock| lock.id.1 == lifetime);
+        let known = known.map(|lock| (lock.id.2, lock.attempt));
+        let attempt = known.clone().find(|(known, _)| *known == token);
+        let attempt = attempt.map_or(token, |(_, attempt)| attempt);
+        if known
+            .clone()
+            .any(|(later, of)| of == attempt && later > token)
+        {
+            return;
+        }
+        let forgets = |member: &Member| {
+            let voter = view.voter(member.place());
+            voter.is_none_or(|voter| votes::keeps(voter, Lifetime(lifetime), attempt).is_none())
         };
-        view.nodes.iter().enumerate().filter_map(kept).collect()
+        let free: MemberSet = self.plan.list().iter().filter(forgets).collect();
+        if !self.is_quorum(free) {
+            let text = || format!("only {free:?} have no vote for t{}", token.0);
+            self.violated(Label::Confirmed, text);
+        }
     }
 
     pub fn after_batch(&mut self, view: View<'_>) {
