@@ -104,45 +104,38 @@ impl<'a> Transition<'a> {
     /// Without a disk the wall clock is the life.
     fn run_voter(&mut self, me: Member, seen: Option<u32>) {
         let (setting, place) = (self.setting, me.place());
+        self.state.voters[place].starts += 1;
+        let rules = *self.rules_of_voter(place);
         let voter = &mut self.state.voters[place];
-        voter.starts += 1;
         voter.highest_life = voter.highest_life.max(voter.life);
         let last = match setting.disk {
             Disk::None => voter.highest_life,
             Disk::Fast | Disk::Slow => voter.disk.life,
         };
+        let mark = voter.disk.mark.filter(|_| seen.is_none());
         voter.life = last.max(seen.unwrap_or(0)) + 1;
-        let (life, starts, origin) = (voter.life, voter.starts, voter.origin);
-        let rules = *self.rules_of_voter(place);
-        let disk = &mut self.state.voters[place].disk;
-        let longest = disk.lease.max(rules.voter_lease);
-        let mark = disk.mark.filter(|_| seen.is_none());
-        let lease = longest;
-        let guests = disk.guests || seen.is_some() && setting.has_guests();
-        *disk = Stored {
-            life,
+        voter.has_mark = mark.is_some();
+        voter.disk = Stored {
+            life: voter.life,
             mark,
-            lease,
-            guests,
+            lease: voter.disk.lease.max(rules.voter_lease),
+            guests: voter.disk.guests || seen.is_some() && setting.has_guests(),
         };
-        let quarantine = setting.quarantine.unwrap_or(longest);
         let setup = VoterSetup {
-            members: self.setting.list(),
+            members: setting.list(),
             me,
             rules,
             bugs: setting.bugs,
-            lifetime: voter_lifetime(me, life, starts),
-            quarantine,
-            guests,
+            lifetime: voter_lifetime(me, voter.life, voter.starts),
+            quarantine: setting.quarantine.unwrap_or(voter.disk.lease),
+            guests: voter.disk.guests,
             misconfigured: false,
             fences: Fences {
                 floor: mark,
-                origin,
+                origin: voter.origin,
                 durable: setting.disk != Disk::None,
             },
         };
-        let voter = &mut self.state.voters[place];
-        voter.has_mark = mark.is_some();
         let mut machine = Voter::new(setup, NOW);
         if let (Disk::Fast, Some(mark)) = (setting.disk, mark) {
             // As after the first grant. A voter refuses that one until it has stored a block, which would only make

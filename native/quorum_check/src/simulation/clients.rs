@@ -7,7 +7,10 @@ use crate::simulation::node::Activity;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, Request};
 use quorum::message::{Mode, Token};
+use quorum::time::Time;
 use std::time::Duration;
+
+type Unlock = fn(&mut Agent, Time, Token, Request) -> bool;
 
 impl World {
     /// Schedules the next step of a client, and cancels the one that was scheduled before.
@@ -133,32 +136,24 @@ impl World {
         let lifetime = self.nodes[node].clients[client].agent;
         let held = self.checker.has(node, lifetime, token);
         let waits = self.random.chance(500);
-        let question = if waits {
-            Question::Unlock { token }
-        } else {
-            Question::UnlockAsync { token }
+        let question = match waits {
+            true => Question::Unlock { token },
+            false => Question::UnlockAsync { token },
         };
         let request = self.register(node, client, question, 0);
-        let how = if waits {
-            "unlocks"
-        } else {
-            "unlocks without waiting"
-        };
         self.log(|| {
-            let (token, request) = (token.0, request.0);
-            format!("n{node} client {client} {how} t{token} (r{request})")
+            format!(
+                "n{node} client {client} requests r{}: {question:?}",
+                request.0
+            )
         });
         self.checker.unlocking(node, lifetime, token, self.real);
         // Before the call, which may answer at once.
-        self.nodes[node].clients[client].activity = if waits {
-            Activity::Unlocking(request)
-        } else {
-            Activity::Idle
+        let (activity, unlock) = match waits {
+            true => (Activity::Unlocking(request), Agent::unlock as Unlock),
+            false => (Activity::Idle, Agent::unlock_async as Unlock),
         };
-        let unlock = match waits {
-            true => Agent::unlock,
-            false => Agent::unlock_async,
-        };
+        self.nodes[node].clients[client].activity = activity;
         let mut known = false;
         self.call_agent(node, |agent, now| {
             known = unlock(agent, now, token, request)
