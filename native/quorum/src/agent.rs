@@ -51,6 +51,8 @@ use crate::message::{Frame, Mode, Name, Names, Op, Token, VoterState};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use link::Link;
+#[cfg(feature = "model")]
+use locks::HeldLock;
 use locks::{Locks, Unlock};
 use request::Pending;
 use requests::Requests;
@@ -350,24 +352,18 @@ impl Agent {
 
     /// The attempts for which a vote of `member` counts at `now`, of locks and of requests: for model checks.
     #[cfg(feature = "model")]
-    pub fn counting(
-        &self,
-        member: Member,
-        now: Time,
-    ) -> impl Iterator<Item = (Token, &Names, Mode)> {
-        let valid = self.locks.lease.valid(member) > now;
-        let locks = self
-            .locks
-            .iter()
-            .filter(move |(_, lock)| lock.standing.counts(member, now));
-        let locks = locks.map(|(attempt, lock)| (*attempt, &lock.names, lock.mode));
-        let requests = self
-            .requests
-            .with_votes()
-            .filter(move |(_, asking)| asking.counts(member, now));
-        let requests =
-            requests.map(|(pending, asking)| (asking.token, &pending.names, pending.mode));
-        locks.chain(requests).filter(move |_| valid)
+    #[must_use]
+    pub fn counting(&self, member: Member, now: Time) -> Vec<(Token, &Names, Mode)> {
+        let mut counting = Vec::new();
+        if self.locks.lease.valid(member) > now {
+            let counts = |lock: &HeldLock| lock.standing.counts(member, now);
+            let locks = self.locks.iter().filter(|(_, lock)| counts(lock));
+            counting.extend(locks.map(|(attempt, lock)| (*attempt, &lock.names, lock.mode)));
+            let requests = self.requests.with_votes();
+            let requests = requests.filter(|(_, asking)| asking.counts(member, now));
+            counting.extend(requests.map(|(of, asking)| (asking.token, &of.names, of.mode)));
+        }
+        counting
     }
 
     /// Whether `member` knows the locks that continue a vote of its earlier lifetime: for model checks. Until then its

@@ -15,10 +15,9 @@ pub struct Vote {
     pub agent: Lifetime,
     pub lease: Generation,
     pub token: Token,
-    pub names: Names,
     /// Whether it was given unasked, and not confirmed since.
     pub is_provisional: bool,
-    /// When the voter last received a batch of the agent.
+    /// When the voter last received a batch of the agent, for such a vote.
     heard: Option<Time>,
 }
 
@@ -30,17 +29,18 @@ impl Vote {
 }
 
 pub fn votes(voter: &Voter) -> Vec<Vote> {
-    voter
-        .votes()
-        .map(|(agent, lease, token, _, names)| Vote {
+    let votes = voter.votes().map(|(agent, lease, token, ..)| {
+        let is_provisional = voter.is_provisional(lease, token);
+        let heard = is_provisional.then(|| voter.last_heard(agent)).flatten();
+        Vote {
             agent,
             lease,
             token,
-            names: names.clone(),
-            is_provisional: voter.is_provisional(lease, token),
-            heard: voter.last_heard(agent),
-        })
-        .collect()
+            is_provisional,
+            heard,
+        }
+    });
+    votes.collect()
 }
 
 /// The lease under which the voter keeps the vote.
@@ -66,12 +66,14 @@ pub fn stale(
     member: Member,
     voter: &Voter,
 ) -> Option<Stale> {
-    let mut counted = agent.counting(member, now).peekable();
-    counted.peek()?;
+    let counted = agent.counting(member, now);
+    if counted.is_empty() {
+        return None;
+    }
     let Some(session) = session(agent, member.place()) else {
         return Some(Stale::Past);
     };
-    let mut keeps = counted.map(|(token, ..)| keeps(voter, me, token));
+    let mut keeps = counted.iter().map(|vote| keeps(voter, me, vote.0));
     let kept = voter.session(me) == Some(session) && keeps.all(|of| of == Some(session.generation));
     match session.voter == voter.lifetime() && agent.has_settled(member) {
         true => (!kept).then_some(Stale::Dropped),
@@ -99,9 +101,20 @@ impl Before {
         }
     }
 
+    /// Whether the voter has the same votes after the call.
+    fn is_same(&self, voter: &Voter) -> bool {
+        let before = self.votes.iter();
+        let before = before.map(|vote| (vote.agent, vote.lease, vote.token));
+        let after = voter.votes();
+        before.eq(after.map(|(agent, lease, token, ..)| (agent, lease, token)))
+    }
+
     /// The votes that the voter has dropped, though the lease of their agent lasts, and the batch did not return them
     /// (Q7).
     pub fn dropped(&self, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
+        if self.is_same(voter) {
+            return Vec::new();
+        }
         let dropped = |vote: &&Vote| {
             let (agent, token) = (vote.agent, vote.token);
             let lasts = |session: Session| session.generation == vote.lease;
@@ -117,6 +130,9 @@ impl Before {
 
     /// The votes that the voter has given, though it does not vote, and they continue no vote (Q4).
     pub fn premature(&self, voter: &Voter, batch: Option<&Batch>) -> Vec<Vote> {
+        if self.is_same(voter) {
+            return Vec::new();
+        }
         let is_new = |vote: &Vote| {
             let mut old = self.votes.iter();
             old.all(|old| (old.agent, old.token) != (vote.agent, vote.token))
@@ -161,12 +177,15 @@ pub fn conflict<'a>(
     let kept: Vec<Vote<'_>> = kept
         .map(|(agent, _, _, mode, names)| (agent, names, mode))
         .collect();
-    let counted: Vec<Vote<'_>> = agents
-        .flat_map(|(lifetime, agent, now)| {
-            let counted = agent.counting(member, now);
-            counted.map(move |(_, names, mode)| (lifetime, names, mode))
-        })
-        .collect();
+    let mut counted: Vec<Vote<'_>> = Vec::new();
+    for (lifetime, agent, now) in agents {
+        let votes = agent.counting(member, now).into_iter();
+        counted.extend(votes.map(|(_, names, mode)| (lifetime, names, mode)));
+    }
+    // Most often.
+    if kept.len() + counted.len() < 2 {
+        return None;
+    }
     let exclude = |one: &Vote<'_>, other: &Vote<'_>| {
         let shared = |name: &Name| other.1.iter().any(|of| of == name);
         (one.2, other.2) != (Mode::Read, Mode::Read) && one.1.iter().any(shared)
@@ -226,6 +245,9 @@ pub fn session(agent: &Agent, voter: usize) -> Option<Session> {
 /// The voters whose votes count for an attempt.
 pub fn counted(agent: &Agent, attempt: Token, now: Time) -> MemberSet {
     let members = agent.status().map(|status| status.member);
-    let counts = |member: &Member| agent.counting(*member, now).any(|vote| vote.0 == attempt);
+    let counts = |member: &Member| {
+        let counting = agent.counting(*member, now);
+        counting.iter().any(|vote| vote.0 == attempt)
+    };
     members.filter(counts).collect()
 }

@@ -4,7 +4,7 @@
 use super::label::Label;
 use super::{Checker, View};
 use crate::simulation::world::World;
-use crate::votes::{self, Before, Stale, Vote};
+use crate::votes::{self, Before, Stale};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Batch, Lifetime, Op, Token};
 use quorum::time::Time;
@@ -37,7 +37,7 @@ impl Checker {
             return;
         };
         let is_stored = seen.disk.as_ref().is_none_or(|disk| disk.guests);
-        if votes::has_guests(voter) && !is_stored {
+        if !is_stored && votes::has_guests(voter) {
             let text = || format!("n{node} keeps votes for a guest, and its file has none");
             self.violated(Label::V7, text);
         }
@@ -123,19 +123,18 @@ impl Checker {
         let Some(voter) = view.voter(node).filter(|_| !batch.ops.is_empty()) else {
             return;
         };
-        let votes = votes::votes(voter);
-        self.check_whole(node, batch, &votes);
+        self.check_whole(node, batch, voter);
         self.check_conflicts(node, view);
     }
 
-    fn check_whole(&mut self, node: usize, batch: &Batch, votes: &[Vote]) {
+    fn check_whole(&mut self, node: usize, batch: &Batch, voter: &Voter) {
         for op in &batch.ops {
             let (Op::Lock { token, names, .. } | Op::Assert { token, names, .. }) = op else {
                 continue;
             };
-            let mut votes = votes.iter();
-            let vote = votes.find(|vote| (vote.agent, vote.token) == (batch.agent, *token));
-            if vote.is_some_and(|vote| vote.names != *names) {
+            let mut votes = voter.votes();
+            let vote = votes.find(|vote| (vote.0, vote.2) == (batch.agent, *token));
+            if vote.is_some_and(|vote| vote.4 != names) {
                 let text = || format!("n{node} keeps a vote for t{} not of {names:?}", token.0);
                 self.violated(Label::Q11, text);
             }
