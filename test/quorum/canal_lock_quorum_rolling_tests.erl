@@ -1,5 +1,5 @@
-%% Members restart one after the other, each when the one before is ready, while processes of all nodes lock: no lock is
-%% lost, and no request fails.
+%% Members restart one after the other, each when the one before is ready, while processes of members or of clients
+%% lock: no lock is lost, and no request fails.
 -module(canal_lock_quorum_rolling_tests).
 
 -include_lib("eunit/include/eunit.hrl").

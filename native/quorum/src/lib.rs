@@ -13,7 +13,7 @@
 //!     link         what one voter was sent                 lives        decides whether the state file is old
 //!     unlocks      unlocks that voters have executed       learning     decides when lost fences are recovered
 //!                    |                                     recovery     asks other voters for both
-//!                    |                                     status       whether it votes, and whom it tells
+//!                    |                                     status       what it reports to the agents
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
 //!      is a lock held? for any thread

@@ -300,8 +300,9 @@ impl Locks {
     /// the expired ones.
     pub(super) fn look(&mut self, now: Time) -> Ending {
         let mut ending = Ending::default();
-        let first = |locks: &Locks| locks.provisional.first().copied();
-        while let Some((_, token)) = first(self).filter(|(end, _)| *end <= now) {
+        let is_over = |(end, _): &(Time, Token)| *end <= now;
+        while self.provisional.first().is_some_and(is_over) {
+            let (_, token) = self.provisional.pop_first().expect("one is over");
             let provisional = self.held[&token].standing.provisional();
             for member in provisional.iter() {
                 let voter = &mut self.voters[member.place()];

@@ -13,7 +13,7 @@
 //!
 //! A writer that was granted earlier has its fence recorded at a quorum. Each quorum of votes contains one of these
 //! voters, which voted later and gave a higher fence. So the highest of the quorum is higher. That is so only while all
-//! these votes stand. So they are counted anew each time, and the fence of a lost vote does not count.
+//! these votes stand. So they are counted again each time, and the fence of a lost vote does not count.
 
 use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
 use crate::message::{Fence, Mode, Names, Priority, Token};

@@ -65,7 +65,7 @@ pub struct VoterState {
     /// What its wall clock showed at its start.
     pub origin: Fence,
     pub storing: Option<Fence>,
-    /// The values of the guest flag that the disk is writing, in order.
+    /// The values of the guest flag that the disk is writing, the oldest first.
     pub storing_guests: Vec<bool>,
     pub stalled: bool,
 }

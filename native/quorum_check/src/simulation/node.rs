@@ -110,7 +110,8 @@ pub struct Node {
     pub has_old_mark: bool,
     /// The fences that are being written. If the voter crashes, each write completes or not.
     pub storing: Vec<Fence>,
-    /// The values of the guest flag that the disk is writing, in order. If the voter crashes, the first ones complete.
+    /// The values of the guest flag that the disk is writing, the oldest first. At a crash of the voter, the first ones
+    /// complete.
     pub storing_guests: VecDeque<bool>,
     /// When the last of them completes.
     pub guests_stored_at: Real,
