@@ -23,7 +23,8 @@ pub struct Rules {
     pub attempt: Duration,
     /// A waiting request does not count at a voter that has heard nothing of its agent for this long, and a vote that
     /// was given to it unasked is taken back. Agents with waiting requests send a batch each third of it. Longer than
-    /// `attempt` by half.
+    /// `attempt` by half, and at least 500 ms: a lock is lost if its node or a voter that it needs stops for about half
+    /// of this right after it was granted by unasked votes.
     pub wait: Duration,
     /// How long after a younger request of another node has begun to wait for a vote, its holder is informed.
     pub patience: Duration,
@@ -64,7 +65,7 @@ impl Rules {
             holder_lease: part(lease, 80),
             voter_lease: lease,
             attempt: part(lease, 10),
-            wait: part(lease, 15),
+            wait: part(lease, 15).max(Duration::from_millis(500)),
             patience: Duration::from_millis(20),
             recall: part(lease, 1),
             run: 16,
