@@ -239,7 +239,7 @@ voter_restarts({Members, [X, _]}) ->
     ok = unlock(Holder, x).
 
 %% A process of a client that holds `x'. The votes for the first lock come unasked, when the voters have stored that
-%% there are guests, and end if the node stops for half a second right after it: the second one has full votes.
+%% there are guests, and end if a node stops right after it: the second one has full votes.
 holder(Client) ->
     Holder = worker(Client),
     {ok, _} = lock(Holder, first, ?LONG_MS),

@@ -23,10 +23,11 @@ pub struct Rules {
     pub attempt: Duration,
     /// A waiting request does not count at a voter that has heard nothing of its agent for this long, and a vote that
     /// was given to it unasked is taken back. Agents with waiting requests send a batch each third of it. Longer than
-    /// `attempt` by half, and at least 500 ms: a lock is lost if its node or a voter that it needs stops for about half
-    /// of this right after it was granted by unasked votes.
+    /// `attempt` by half, and at least 500 ms: a lock is lost if its node or a voter that it needs stops for so long
+    /// right after it was granted by unasked votes.
     pub wait: Duration,
-    /// How long after a younger request of another node has begun to wait for a vote, its holder is informed.
+    /// How long after a younger request of another node has begun to wait for a vote, its holder is informed; and how
+    /// long after an unasked vote its agent confirms it. Most contended locks are unlocked earlier.
     pub patience: Duration,
     /// A voter repeats a recall after this time, and then after twice the last pause, up to `heartbeat`. A tenth of
     /// `attempt`, because a lost recall delays another request.

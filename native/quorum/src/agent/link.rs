@@ -206,8 +206,9 @@ impl Link {
         self.next_batch = self.next_batch.min(at);
     }
 
-    /// Confirms an unasked vote that ends at `until`, so early that the answer arrives before, or at once if it is too
-    /// late for that. Returns whether the next batch has space for it.
+    /// Confirms an unasked vote that ends at `until`, if the lock is not unlocked within `patience`: most contended
+    /// locks are. Earlier if the answer might not arrive before the end. Returns whether the next batch has space for
+    /// it.
     pub(super) fn confirm_unasked(
         &mut self,
         now: Time,
@@ -217,7 +218,8 @@ impl Link {
     ) -> bool {
         let fits = self.confirms.len() < rules.batch;
         let left = (until - now).saturating_sub(self.confirming(rules));
-        self.confirm(token, if fits { now + left } else { now });
+        let delay = left.min(rules.patience);
+        self.confirm(token, if fits { now + delay } else { now });
         fits
     }
 

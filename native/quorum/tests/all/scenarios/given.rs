@@ -2,7 +2,7 @@
 
 use super::cluster::{at, rules, Cluster, NEW, SECOND};
 use quorum::agent::Agent;
-use quorum::message::{Frame, Send};
+use quorum::message::{Frame, Op, Send};
 use quorum::time::Time;
 use quorum::voter::Voter;
 use std::collections::VecDeque;
@@ -36,6 +36,36 @@ fn a_request_whose_votes_were_taken_back_still_waits() {
         cluster.run();
         cluster.pass(cluster.rules.heartbeat);
         cluster.unlock_last([cluster.granted(next)]);
+    }
+}
+
+/// Unasked votes are confirmed soon after the grant, so that the lock survives when its node cannot reach the voters
+/// for a time. A lock that is unlocked before confirms nothing.
+#[test]
+fn unasked_votes_are_confirmed_soon() {
+    for is_short in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let (patience, wait) = (cluster.rules.patience, cluster.rules.wait);
+        let lock = cluster.locked(0, "x");
+        let next = cluster.lock(1, "x", Duration::MAX);
+        cluster.unlock_async(&lock);
+        let lock = cluster.granted(next);
+        let confirms = |op: &Op| matches!(op, Op::Confirm { .. });
+        assert!(!cluster.ops().iter().any(confirms));
+        cluster.pass(patience - Duration::from_millis(1));
+        assert_eq!(cluster.ops(), []);
+        if is_short {
+            cluster.unlock_last([lock]);
+            assert!(!cluster.ops().iter().any(confirms));
+            continue;
+        }
+        cluster.pass(Duration::from_millis(1));
+        [0, 1].into_iter().for_each(|voter| cluster.cut(1, voter));
+        cluster.pass(wait);
+        assert!(cluster.held(&lock) && cluster.lost.is_empty());
+        cluster.heal();
+        cluster.pass(cluster.rules.heartbeat);
+        cluster.unlock_last([lock]);
     }
 }
 
