@@ -222,7 +222,10 @@ force({[A | _], [X, Y]}) ->
 %%% Restarts
 
 voter_restarts({Members, [X, _]}) ->
-    Holder = holder(X),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    %% Two voters are enough for the lock. The third one stores that there are guests soon after.
+    ok = await_guests(Members, true),
     lists:foreach(fun(Node) ->
         ?assert(has_guests(Node)),
         Begin_ms = erlang:monotonic_time(millisecond),
@@ -238,35 +241,31 @@ voter_restarts({Members, [X, _]}) ->
     ?assert(call(X, fun canal_lock_quorum:ready/0)),
     ok = unlock(Holder, x).
 
-%% A process of a client that holds `x'. The votes for the first lock come unasked, when the voters have stored that
-%% there are guests, and end if a node stops right after it: the second one has full votes.
-holder(Client) ->
-    Holder = worker(Client),
-    {ok, _} = lock(Holder, first, ?LONG_MS),
-    ok = unlock(Holder, first),
-    {ok, _} = lock(Holder, x, ?LONG_MS),
-    Holder.
-
 has_guests(Node) ->
     #{Node := #{state_file := File}} = get(options),
     {ok, #{guests := Guests}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File) end),
     Guests.
 
+await_guests(Members, Whether) ->
+    test_await:value([Whether || _ <- Members], fun() -> [has_guests(Node) || Node <- Members] end).
+
 guests_end({Members = [A | _], [X, _]}) ->
     [?assertNot(has_guests(Node)) || Node <- Members],
     lists:foreach(fun(Kill) ->
-        Holder = holder(X),
-        test_await:value([true, true, true], fun() -> [has_guests(Node) || Node <- Members] end),
+        Holder = worker(X),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
+        ok = await_guests(Members, true),
         _ = Kill andalso call(A, fun() -> test_quorum_cluster:kill_process(canal_lock_quorum_voter) end),
         ?assert(has_guests(A)),
         ok = test_quorum_cluster:await_voting(Members),
         ?assert(held(Holder, x)),
         ok = unlock(Holder, x),
-        test_await:value([false, false, false], fun() -> [has_guests(Node) || Node <- Members] end)
+        ok = await_guests(Members, false)
     end, [false, true]).
 
 file_lost({Members = [A, _, _], [X, _]}) ->
-    Holder = holder(X),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
     ok = test_quorum_cluster:stop(A),
     #{A := #{state_file := File}} = get(options),
     ok = file:delete(File),
@@ -281,7 +280,8 @@ file_lost({Members = [A, _, _], [X, _]}) ->
 list_changed({[A, B, C], [X, Y]}) ->
     Options = get(options),
     with_another([A, B, C], fun(Z) ->
-        Holder = holder(X),
+        Holder = worker(X),
+        {ok, _} = lock(Holder, x, ?LONG_MS),
         New = members([A, Y, Z]),
         [ok = test_quorum_cluster:stop(Node) || Node <- [A, Y, Z]],
         #{A := #{state_file := File} = OfA, Y := OfClient} = Options,

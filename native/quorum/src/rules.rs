@@ -23,8 +23,8 @@ pub struct Rules {
     pub attempt: Duration,
     /// A waiting request does not count at a voter that has heard nothing of its agent for this long, and a vote that
     /// was given to it unasked is taken back. Agents with waiting requests send a batch each third of it. Longer than
-    /// `attempt` by half, and at least 500 ms: a lock is lost if its node or a voter that it needs stops for so long
-    /// right after it was granted by unasked votes.
+    /// `attempt` by half. At least 500 ms: the pauses of a busy node are shorter, and a lock must not end because of
+    /// one that begins right after it was granted by unasked votes.
     pub wait: Duration,
     /// How long after a younger request of another node has begun to wait for a vote, its holder is informed; and how
     /// long after an unasked vote its agent confirms it. Most contended locks are unlocked earlier.

@@ -3,6 +3,7 @@
 use super::cluster::{at, rules, Cluster, NEW, SECOND};
 use quorum::agent::Agent;
 use quorum::message::{Frame, Op, Send};
+use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::voter::Voter;
 use std::collections::VecDeque;
@@ -67,6 +68,23 @@ fn unasked_votes_are_confirmed_soon() {
         cluster.pass(cluster.rules.heartbeat);
         cluster.unlock_last([lock]);
     }
+}
+
+/// With the shortest lease, too, a lock that was just granted by unasked votes survives when the frames of its node are
+/// late for a third of a second.
+#[test]
+fn unasked_votes_of_a_short_lease_survive_a_pause() {
+    let mut cluster = Cluster::with(3, Rules::of(SECOND), NEW);
+    let lock = cluster.locked(0, "x");
+    let next = cluster.lock(1, "x", Duration::MAX);
+    cluster.unlock_async(&lock);
+    let lock = cluster.granted(next);
+    [0, 1].into_iter().for_each(|voter| cluster.hold(1, voter));
+    cluster.pass(SECOND / 3);
+    cluster.release();
+    cluster.pass(SECOND * 2);
+    assert!(cluster.held(&lock) && cluster.lost.is_empty());
+    cluster.unlock_last([lock]);
 }
 
 /// A lease with many locks ends, and the next node dies silently. The voter gives many votes and takes them back, in
