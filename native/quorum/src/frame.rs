@@ -75,10 +75,10 @@ pub use crate::bounds::{
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
 
-use crate::message::Frame;
+use crate::message::{Content, Frame};
 use input::Input;
 use postcard::ser_flavors::Flavor;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The most bytes of a batch besides its operations.
 const BATCH_HEAD: usize = 65;
@@ -101,6 +101,8 @@ pub const MAX_FRAME: usize = 512 << 10;
 
 /// The kind byte of a batch: the second byte of its frame.
 const BATCH: u8 = 0;
+/// The kind byte of a message about views. No frame has it.
+const VIEW: u8 = 4;
 
 /// Encodes `frame`.
 ///
@@ -116,16 +118,37 @@ pub fn encode(frame: &Frame) -> Vec<u8> {
 pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.push(VERSION);
-    let written = postcard::serialize_with_flavor(frame, Output(bytes));
-    debug_assert_eq!(
-        written,
-        Ok(()),
-        "a vector accepts any byte, and every list has a length"
-    );
+    write(frame, bytes);
     debug_assert_eq!(
         decode(bytes).as_ref(),
         Ok(frame),
         "encoded a frame that decode does not accept"
+    );
+}
+
+/// As [`encode_into`], for a frame or a message about views.
+pub fn encode_content(content: &Content, bytes: &mut Vec<u8>) {
+    match content {
+        Content::Frame(frame) => encode_into(frame, bytes),
+        Content::View(message) => {
+            bytes.clear();
+            bytes.extend([VERSION, VIEW]);
+            write(message, bytes);
+            debug_assert_eq!(
+                decode_content(bytes).as_ref(),
+                Ok(content),
+                "encoded a message that decode_content does not accept"
+            );
+        }
+    }
+}
+
+fn write(value: &impl Serialize, bytes: &mut Vec<u8>) {
+    let written = postcard::serialize_with_flavor(value, Output(bytes));
+    debug_assert_eq!(
+        written,
+        Ok(()),
+        "a vector accepts any byte, and every list has a length"
     );
 }
 
@@ -134,28 +157,48 @@ pub fn encode_into(frame: &Frame, bytes: &mut Vec<u8>) {
 /// # Errors
 /// Why the bytes are not a frame.
 pub fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
-    match bytes.first() {
-        None => return Err(FrameError::CutShort),
-        Some(&VERSION) => {}
-        Some(&version) => return Err(FrameError::Version { version }),
-    }
     let most = if bytes.get(1) == Some(&BATCH) {
         MAX_BATCH
     } else {
         MAX_FRAME
     };
+    read(bytes, 1, most)
+}
+
+/// Decodes `bytes` as exactly one frame or one message about views.
+///
+/// # Errors
+/// Why the bytes are neither.
+pub fn decode_content(bytes: &[u8]) -> Result<Content, FrameError> {
+    match bytes.get(1) {
+        Some(&VIEW) => read(bytes, 2, MAX_FRAME).map(Content::View),
+        _ => decode(bytes).map(Content::Frame),
+    }
+}
+
+/// Reads what begins at byte `from`.
+fn read<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    from: usize,
+    most: usize,
+) -> Result<T, FrameError> {
+    match bytes.first() {
+        None => return Err(FrameError::CutShort),
+        Some(&VERSION) => {}
+        Some(&version) => return Err(FrameError::Version { version }),
+    }
     if bytes.len() > most {
         return Err(FrameError::TooLong {
             bytes: bytes.len(),
             most,
         });
     }
-    let mut deserializer = postcard::Deserializer::from_flavor(Input::new(&bytes[1..]));
-    let frame = Frame::deserialize(&mut deserializer);
+    let mut deserializer = postcard::Deserializer::from_flavor(Input::new(&bytes[from..]));
+    let value = T::deserialize(&mut deserializer);
     let left = deserializer.finalize().unwrap_or_default();
     let at = bytes.len() - left;
-    match frame {
-        Ok(frame) if left == 0 => Ok(frame),
+    match value {
+        Ok(value) if left == 0 => Ok(value),
         Ok(_) => Err(FrameError::LeftOver { bytes: left }),
         Err(postcard::Error::DeserializeUnexpectedEnd) => Err(FrameError::CutShort),
         Err(_) => Err(FrameError::Malformed { at }),

@@ -87,4 +87,6 @@ pub mod protocol_bug;
 pub mod rules;
 mod sync;
 pub mod time;
+pub mod view;
+pub mod view_message;
 pub mod voter;

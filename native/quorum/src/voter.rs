@@ -443,7 +443,7 @@ impl Voter {
         lease.seq = batch.seq;
         lease.expires = expires;
         self.heard(generation);
-        let settles = batch.ops.contains(&Op::Settled);
+        let settles = batch.ops.iter().any(|op| matches!(op, Op::Settled { .. }));
         let ops = batch.ops.into_iter();
         let replies = ops
             .filter_map(|op| self.apply(from, generation, op))

@@ -74,7 +74,7 @@ impl Agent {
             // Not before each lock that continues a vote is answered: from then on the voter may vote for others.
             settles = !link.settled && then == Repair::None && !self.locks.continues_any(member);
             if settles {
-                ops.push(Op::Settled);
+                ops.push(Op::Settled { kept: true });
             }
             let most = rules.batch.max(ops.len());
             // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were unlocked
@@ -425,6 +425,6 @@ fn sent(op: &Op) -> Option<Sent> {
         Op::Confirm { token, .. } => Some(Sent::Confirm(*token)),
         Op::Assert { token, .. } => Some(Sent::Assert(*token)),
         Op::Sync { live, .. } => Some(Sent::Sync(live.clone())),
-        Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. } => None,
+        Op::Unlock { .. } | Op::Settled { .. } | Op::Revoke { .. } | Op::EndAgent { .. } => None,
     }
 }

@@ -35,7 +35,7 @@ pub fn wire_size(op: &Op) -> usize {
         Op::Confirm { .. } | Op::Unlock { .. } => SMALL + NUMBER + FENCE,
         Op::Assert { names, .. } => ASSERT + size_of_names(names),
         Op::Sync { live, .. } => SYNC + NUMBER * live.len(),
-        Op::Settled => SMALL,
+        Op::Settled { .. } => 2 * SMALL,
         Op::Revoke { name } => SMALL + size_of_name(name),
         Op::EndAgent { .. } => SMALL + NUMBER,
     }

@@ -50,7 +50,7 @@ impl Voter {
             }
             Op::Sync { from, to, live } => Some(self.sync(generation, from, to, live)),
             // After the batch: see `Voter::batch`.
-            Op::Settled => None,
+            Op::Settled { .. } => None,
             Op::Revoke { name } => {
                 self.revoke(&name);
                 None

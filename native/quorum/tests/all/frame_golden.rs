@@ -141,7 +141,7 @@ fn frames() -> Vec<Frame> {
             ops: vec![],
         }),
         batch(vec![
-            Op::Settled,
+            Op::Settled { kept: true },
             Op::Unlock { token, fence },
             lock(Token(130), Mode::Read, false, both.clone()),
         ]),
@@ -197,7 +197,7 @@ fn frames() -> Vec<Frame> {
             to: Token(1000),
             live: tokens(&[1, 127, 128, 999]),
         },
-        Op::Settled,
+        Op::Settled { kept: true },
         Op::Revoke {
             name: Name::new(&[0, 0xff]).unwrap(),
         },
@@ -296,7 +296,7 @@ fn name_of_op(op: &Op) -> String {
         Op::Assert { mode, .. } => format!("assert({})", name_of_mode(*mode)),
         Op::Unlock { .. } => "unlock".into(),
         Op::Sync { .. } => "sync".into(),
-        Op::Settled => "settled".into(),
+        Op::Settled { .. } => "settled".into(),
         Op::Revoke { .. } => "revoke".into(),
         Op::EndAgent { .. } => "end_agent".into(),
     }

@@ -83,7 +83,7 @@ fn f3_wire_size_is_exact_for_the_longest_operations() {
             to: token,
             live: tokens(MAX_TOKENS),
         },
-        Op::Settled,
+        Op::Settled { kept: true },
         Op::Revoke {
             name: longest(1).remove(0),
         },

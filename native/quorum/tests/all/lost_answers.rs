@@ -180,7 +180,7 @@ fn an_answer_does_not_confirm_unlocks_before_an_unchecked_session_is_synced() {
         alone.done(voter, &batch, Vec::new(), &[token]);
     }
     let lost = alone.begin(2, session(22));
-    let asserts = matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled]);
+    let asserts = matches!(lost.ops[..], [Op::Assert { .. }, Op::Settled { .. }]);
     assert!(asserts, "{lost:?}");
     // The lock is released. Voter 0 removes its vote, and voter 1 no longer answers.
     alone.call(|agent, now| assert!(agent.unlock(now, token, Request(2))));

@@ -129,7 +129,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         ),
         (token(), fence()).prop_map(|(token, fence)| Op::Unlock { token, fence }),
         (token(), token(), ascending()).prop_map(|(from, to, live)| Op::Sync { from, to, live }),
-        Just(Op::Settled),
+        Just(Op::Settled { kept: true }),
         name().prop_map(|name| Op::Revoke { name }),
         lifetime().prop_map(|agent| Op::EndAgent { agent }),
     ]

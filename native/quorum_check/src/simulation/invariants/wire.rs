@@ -49,7 +49,7 @@ impl Checker {
                 self.unlock_sent.insert((lifetime, *token, to));
                 &[]
             }
-            Op::Settled | Op::Revoke { .. } => &[],
+            Op::Settled { .. } | Op::Revoke { .. } => &[],
             Op::EndAgent { .. } => {
                 self.summary.count("dead agents ended");
                 if self.is_guest(node) {
@@ -180,7 +180,7 @@ impl Checker {
         let answered = |op: &&Op| {
             !matches!(
                 op,
-                Op::Unlock { .. } | Op::Settled | Op::Revoke { .. } | Op::EndAgent { .. }
+                Op::Unlock { .. } | Op::Settled { .. } | Op::Revoke { .. } | Op::EndAgent { .. }
             )
         };
         let ops: Vec<&Op> = received.batch.ops.iter().filter(answered).collect();
