@@ -230,6 +230,7 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
             fences,
             guests: false,
             misconfigured: false,
+            begins: false,
         },
         now,
     )

@@ -46,9 +46,9 @@
 //! let quarantine = rules.voter_lease;
 //! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false };
 //! let lifetime = Lifetime::new(1, 2);
-//! let misconfigured = false;
+//! let (misconfigured, begins) = (false, false);
 //! let guests = false;
-//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, guests, misconfigured };
+//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, guests, misconfigured, begins };
 //! let mut voter = Voter::new(setup, now);
 //!
 //! agent.up(now, me);
@@ -83,6 +83,7 @@ pub mod lease;
 pub mod members;
 pub mod message;
 mod name;
+pub mod node_voter;
 pub mod protocol_bug;
 pub mod rules;
 mod sync;

@@ -479,7 +479,7 @@ pub struct Envelope {
 }
 
 /// The machine of a node that receives a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Its agent.
     Agent,

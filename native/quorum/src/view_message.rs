@@ -11,15 +11,15 @@
 //! ```
 
 use crate::bounds;
-use crate::message::{Fence, Lifetime};
+use crate::message::{Fence, Lifetime, Role};
 use crate::view::{Ballot, Id, NodeName, Record};
 use serde::{Deserialize, Serialize};
 
 /// A message about views.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ViewMessage {
-    /// Asks for the receiver's record. Answered by `Record`, or by nothing.
-    Ask,
+    /// Asks for the receiver's record, for this machine of the sender's node. Answered by `Record`, or by nothing.
+    Ask(Role),
     /// The sender's record, which is decided. A receiver with a lower number takes it. Answered by `Known` once that is
     /// stored.
     Record(Record),

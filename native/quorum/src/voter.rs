@@ -37,9 +37,11 @@ mod lives;
 mod mark;
 mod names;
 mod ops;
+mod quarantine;
 mod recovery;
 mod setup;
 mod status;
+mod views;
 
 pub use setup::{Fences, VoterOutput, VoterSetup};
 
@@ -59,16 +61,17 @@ use leases::AgentLeases;
 use lives::Lives;
 use mark::Mark;
 use names::NameTable;
+use quarantine::{Awaited, Quarantine};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     Quarantine {
-        until: Time,
-        settled: MemberSet,
         /// When the voter asks those again that have not answered.
         again: Time,
     },
+    /// The voter of a new view waits until it is stored that it votes.
+    Ready,
     Learning(Box<Learning>),
     Voting,
     /// The voter does nothing until its caller replaces it.
@@ -83,6 +86,8 @@ pub struct Voter {
     setup: VoterSetup,
     now: Time,
     stage: Stage,
+    /// `None` when it is over.
+    quarantine: Option<Quarantine>,
     lives: Lives,
     guests: Guests,
     leases: AgentLeases,
@@ -112,17 +117,19 @@ impl Voter {
         setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
         let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
             true => Stage::Voting,
-            false => Stage::Quarantine {
-                until: now + setup.quarantine,
-                settled: MemberSet::EMPTY,
-                again: now,
-            },
+            false => Stage::Quarantine { again: now },
         };
+        let awaited = match setup.guests || setup.begins {
+            true => Awaited::Any,
+            false => Awaited::Members,
+        };
+        let until = (!setup.begins).then_some(now + setup.quarantine);
         let floor = setup.fences.floor.unwrap_or_default();
         let mut voter = Voter {
             setup,
             now,
             stage,
+            quarantine: Some(Quarantine::new(awaited, until)),
             lives: Lives::new(setup.members, setup.me),
             guests: if setup.fences.durable {
                 Guests::new(setup.guests, now)
@@ -232,9 +239,9 @@ impl Voter {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let stage = match &self.stage {
-            Stage::Quarantine { until, again, .. } => Some(*until.min(again)),
+            Stage::Quarantine { again } => Some(self.quarantine_ends().map_or(*again, |at| at.min(*again))),
             Stage::Learning(learning) => Some(learning.again),
-            Stage::Voting | Stage::Superseded { .. } => None,
+            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => None,
         };
         let rest = !self.waking.is_empty() || !self.leaving.is_empty() || self.names.has_changed();
         let rest = rest.then_some(Time::LONG_AGO);
@@ -266,9 +273,14 @@ impl Voter {
     pub fn waits_for(&self) -> MemberSet {
         let all: MemberSet = self.members().iter().collect();
         let waits_for = match &self.stage {
-            Stage::Quarantine { settled, .. } => all.minus(settled.minus(self.lives.unanswered())),
+            Stage::Quarantine { .. } => {
+                let quarantine = self.quarantine.iter();
+                let unsettled = quarantine.flat_map(|quarantine| quarantine.unsettled(self.members()));
+                let unsettled: MemberSet = unsettled.filter_map(Node::member).collect();
+                unsettled.or(self.lives.unanswered()).and(all)
+            }
             Stage::Learning(learning) => learning.unanswered(),
-            Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
+            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
         };
         waits_for.without(self.member())
     }
@@ -317,15 +329,25 @@ impl Voter {
         self.wake();
         self.look_at_guests();
         match &self.stage {
-            Stage::Quarantine { until, settled, .. }
-                if *until <= self.now || self.is_settled(*settled) =>
-            {
-                self.end_quarantine();
-            }
-            Stage::Quarantine { again, .. } if *again <= self.now => self.ask(),
+            Stage::Quarantine { .. } if self.is_settled() => self.end_quarantine(),
+            Stage::Quarantine { again } if *again <= self.now => self.ask(),
             Stage::Learning(learning) if learning.again <= self.now => self.ask(),
+            Stage::Voting if self.is_kept() => self.quarantine = None,
             _ => {}
         }
+    }
+
+    /// When the quarantine ends at the latest, if that is known.
+    fn quarantine_ends(&self) -> Option<Time> {
+        self.quarantine.as_ref()?.until
+    }
+
+    /// Whether no lock relies on votes that this voter has forgotten.
+    fn is_kept(&self) -> bool {
+        let members = self.members();
+        self.quarantine.as_ref().is_none_or(|quarantine| {
+            quarantine.until.is_some_and(|until| until <= self.now) || quarantine.is_kept(members)
+        })
     }
 
     /// Looks at the positions of agents that have become quiet or are heard again, takes back what quiet ones do not
@@ -380,29 +402,32 @@ impl Voter {
         lease.waits = waits || lease.has_provisional();
     }
 
-    /// Whether the quarantine may end early. Not before all other voters have said whether they know a later life of
+    /// Whether the quarantine may end. Early not before all other voters have said whether they know a later life of
     /// this one: agents that have restarted could settle first.
-    fn is_settled(&self, settled: MemberSet) -> bool {
-        let members = settled.len() == self.members().count();
-        members && !self.setup.guests && self.lives.unanswered().is_empty()
+    fn is_settled(&self) -> bool {
+        let quarantine = self.quarantine.as_ref().expect("it is in quarantine");
+        quarantine.until.is_some_and(|until| until <= self.now)
+            || quarantine.is_settled(self.members()) && self.lives.unanswered().is_empty()
     }
 
-    /// The agent of `from` has settled.
-    fn settled(&mut self, from: Node) {
-        // The quarantine does not wait for a client.
-        let Some(member) = from.member() else {
-            return;
-        };
-        if let Stage::Quarantine { settled, .. } = &mut self.stage {
-            *settled = settled.with(member);
+    /// An agent has settled.
+    fn settled(&mut self, from: Node, agent: Lifetime, kept: bool) {
+        if let Some(quarantine) = &mut self.quarantine {
+            quarantine.settled(from, agent, kept);
         }
         // Its node is connected, so its voter probably answers now.
-        self.ask_if_needed(member);
+        if let Some(member) = from.member() {
+            self.ask_if_needed(member);
+        }
         self.advance(self.now);
     }
 
     fn end_quarantine(&mut self) {
         match self.setup.fences.floor {
+            _ if self.setup.begins => {
+                self.stage = Stage::Ready;
+                self.out.push(VoterOutput::Ready);
+            }
             Some(_) => self.stage = Stage::Voting,
             // Not earlier: during the quarantine, a lock can still be granted by votes of this voter's earlier
             // lifetime, and its fence can reach the other voters late. After the quarantine no such vote counts, so all
@@ -443,13 +468,17 @@ impl Voter {
         lease.seq = batch.seq;
         lease.expires = expires;
         self.heard(generation);
-        let settles = batch.ops.iter().any(|op| matches!(op, Op::Settled { .. }));
+        let settled = batch.ops.iter().filter_map(|op| match op {
+            Op::Settled { kept } => Some(*kept),
+            _ => None,
+        });
+        let settled = settled.max();
         let ops = batch.ops.into_iter();
         let replies = ops
             .filter_map(|op| self.apply(from, generation, op))
             .collect();
-        if settles {
-            self.settled(from);
+        if let Some(kept) = settled {
+            self.settled(from, agent, kept);
         }
         let lease = self.leases.live(generation);
         let (digest, revoked) = (lease.digest(), lease.revoked(self.setup.rules.batch));
@@ -582,7 +611,6 @@ impl Voter {
     }
 
     /// No higher fence was given or recorded here.
-    #[cfg(feature = "model")]
     #[must_use]
     pub fn highest(&self) -> Fence {
         self.names.highest()
@@ -612,13 +640,13 @@ impl Voter {
         self.leases.rebase(now, self.setup.rules.wait);
         self.names.rebase(now);
         self.guests.rebase(now);
+        self.quarantine
+            .iter_mut()
+            .for_each(|quarantine| quarantine.rebase(now));
         match &mut self.stage {
-            Stage::Quarantine { until, again, .. } => {
-                *until = until.relative_to(now);
-                *again = again.relative_to(now);
-            }
+            Stage::Quarantine { again } => *again = again.relative_to(now),
             Stage::Learning(learning) => learning.again = learning.again.relative_to(now),
-            Stage::Voting | Stage::Superseded { .. } => {}
+            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => {}
         }
     }
 }

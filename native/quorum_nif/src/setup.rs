@@ -81,6 +81,7 @@ impl Setup {
             },
             guests: start.guests,
             misconfigured: start.misconfigured,
+            begins: false,
         })
     }
 }

@@ -110,7 +110,9 @@ impl Voter {
     fn abstains(&self) -> Option<Reason> {
         match self.stage {
             _ if self.misconfigured => Some(Reason::Misconfigured),
-            Stage::Quarantine { .. } | Stage::Superseded { .. } => Some(Reason::Quarantine),
+            Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
+                Some(Reason::Quarantine)
+            },
             Stage::Learning(_) => Some(Reason::Learning),
             Stage::Voting => None,
         }

@@ -59,6 +59,7 @@ impl Voter {
                 // An agent cannot end itself.
                 if self.leases.live(generation).agent != agent {
                     self.leases.end(from, agent);
+                    self.dead(from, agent);
                 }
                 None
             }

@@ -23,18 +23,15 @@ impl Voter {
     pub(super) fn ask(&mut self) {
         let next = self.now + self.setup.rules.attempt;
         match &mut self.stage {
-            Stage::Quarantine { until, again, .. } => {
-                *again = if self.lives.unanswered().is_empty() {
-                    *until
-                } else {
-                    next
-                };
+            Stage::Quarantine { again } => {
+                let asks = !self.lives.unanswered().is_empty();
+                *again = if asks { next } else { Time(i64::MAX) };
             }
             Stage::Learning(learning) => {
                 let once = self.setup.bugs.have(ProtocolBug::AskedOnce);
                 learning.again = if once { Time(i64::MAX) } else { next };
             }
-            Stage::Voting | Stage::Superseded { .. } => {}
+            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => {}
         }
         let needed = self.needed();
         needed.iter().for_each(|member| self.ask_one(member));
@@ -57,7 +54,7 @@ impl Voter {
         match &self.stage {
             Stage::Quarantine { .. } => self.lives.unanswered(),
             Stage::Learning(learning) => learning.missing(),
-            Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
+            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
         }
     }
 
@@ -93,7 +90,7 @@ impl Voter {
         let known = match self.stage {
             Stage::Superseded { .. } => return,
             _ if self.misconfigured => Known::Quarantine,
-            Stage::Quarantine { .. } => Known::Quarantine,
+            Stage::Quarantine { .. } | Stage::Ready => Known::Quarantine,
             Stage::Learning(_) => Known::Lost {
                 origin: self.setup.fences.origin,
             },
@@ -116,9 +113,9 @@ impl Voter {
         self.lives.answered(from);
         self.heard_of_me(seen);
         match (&mut self.stage, known) {
-            (Stage::Quarantine { until, again, .. }, _) => {
+            (Stage::Quarantine { again }, _) => {
                 if self.lives.unanswered().is_empty() {
-                    *again = *until;
+                    *again = Time(i64::MAX);
                 }
             }
             (Stage::Learning(learning), Known::Told { fence }) => {
@@ -130,7 +127,7 @@ impl Voter {
                 self.finish_recovery();
             }
             (Stage::Learning(_), Known::Quarantine) => {}
-            (Stage::Voting | Stage::Superseded { .. }, _) => {}
+            (Stage::Ready | Stage::Voting | Stage::Superseded { .. }, _) => {}
         }
     }
 

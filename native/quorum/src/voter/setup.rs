@@ -27,6 +27,8 @@ pub struct VoterSetup {
     /// Whether clients may have votes of earlier lives: the file says so, or there is none, and clients are allowed.
     /// Then the quarantine does not end early.
     pub guests: bool,
+    /// Whether it begins in a new view: it waits for [`Voter::learned`](super::Voter::learned) instead of a time.
+    pub begins: bool,
     /// Whether it begins misconfigured: see [`Voter::misconfigured`](super::Voter::misconfigured).
     pub misconfigured: bool,
 }
@@ -58,6 +60,8 @@ pub enum VoterOutput {
     /// Store whether clients may have votes so that it survives a crash. When it is stored that they may, call
     /// [`guests_stored`](super::Voter::guests_stored).
     StoreGuests(bool),
+    /// It could vote in its view from now on: store that, then call [`begin_voting`](super::Voter::begin_voting).
+    Ready,
     /// Another member knows this lifetime of this voter, whose life is not lower than that of the setup. So the stored
     /// life and mark were not the last ones. The voter has stopped. Store the life after this one, without a mark, and
     /// open another voter with that life and without known fences.

@@ -10,7 +10,9 @@ impl Voter {
     pub fn state(&self) -> VoterState {
         match self.stage {
             _ if self.misconfigured => VoterState::Misconfigured,
-            Stage::Quarantine { .. } | Stage::Superseded { .. } => VoterState::Quarantined,
+            Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
+                VoterState::Quarantined
+            },
             Stage::Learning(_) => VoterState::Learning,
             Stage::Voting if self.lacks_fences => VoterState::NoStore,
             Stage::Voting => VoterState::Voting,
@@ -37,7 +39,7 @@ impl Voter {
     }
 
     pub(super) fn is_quarantined(&self) -> bool {
-        matches!(self.stage, Stage::Quarantine { .. })
+        matches!(self.stage, Stage::Quarantine { .. } | Stage::Ready)
     }
 
     /// `wants_batch` asks the agent to send a batch, whose answer it needs.

@@ -130,6 +130,7 @@ impl<'a> Transition<'a> {
             quarantine: setting.quarantine.unwrap_or(voter.disk.lease),
             guests: voter.disk.guests,
             misconfigured: false,
+            begins: false,
             fences: Fences {
                 floor: mark,
                 origin: voter.origin,
@@ -269,6 +270,7 @@ impl<'a> Transition<'a> {
                 }
                 VoterOutput::StoreGuests(some) => guests |= self.write_guests(me, some),
                 VoterOutput::Superseded { seen } => superseded = Some(seen),
+                VoterOutput::Ready => unreachable!("no view begins"),
             }
         }
         if let Some(seen) = superseded {

@@ -122,6 +122,7 @@ impl World {
             quarantine: self.options.quarantine.unwrap_or(file.lease),
             guests: file.guests,
             misconfigured: false,
+            begins: false,
             fences: Fences {
                 floor: mark,
                 origin: self.wall_clock(),
@@ -266,6 +267,7 @@ impl World {
                 }
                 VoterOutput::StoreGuests(guests) => self.write_guests(node, guests),
                 VoterOutput::Superseded { seen } => return self.supersede(node, seen),
+                VoterOutput::Ready => unreachable!("no view begins"),
                 VoterOutput::Store(fence) => {
                     self.summary.count("fences stored");
                     self.nodes[node].storing.push(fence);

@@ -196,6 +196,7 @@ impl Load {
             quarantine: rules.voter_lease,
             guests,
             misconfigured: false,
+            begins: false,
             fences: Fences {
                 floor: Some(Fence(0)),
                 origin: Fence(1 << 40),

@@ -211,6 +211,7 @@ impl Cluster {
                 false => self.agents.len() > self.members.count(),
             },
             misconfigured: false,
+            begins: false,
         };
         Voter::new(setup, self.now)
     }
@@ -513,6 +514,7 @@ impl Cluster {
             VoterOutput::Send(send) => self.wire.push_back((node, send)),
             VoterOutput::Store(fence) => drop(self.store.insert(node, fence)),
             VoterOutput::Superseded { seen } => self.superseded.push((node, seen)),
+            VoterOutput::Ready => unreachable!("no view begins"),
             VoterOutput::StoreGuests(guests) => {
                 self.storing_guests.push((node, guests));
                 if !self.slow_disks {

@@ -89,6 +89,7 @@ fn a_quarantine_covers_the_leases_of_earlier_lives() {
         quarantine: rules.voter_lease * 3,
         fences: known(10),
         misconfigured: false,
+        begins: false,
     };
     let mut voter = Voter::new(setup, Time(0));
     voter.tick(Time(0) + (setup.quarantine - Duration::from_nanos(1)));

@@ -1,0 +1,646 @@
+//! The voter of a node through all views: takes the records of new views, and runs a [`Voter`] in each that has this
+//! node.
+//!
+//! ```text
+//!   no view --> outside                     view k decided                view k + 1 decided
+//!      |           |         the view has this node      |                        |
+//!      '-----------'-------------------------------> quarantine --> voting --> sealed: reports to the voters of k + 1
+//!    start.rs: the first view                        learning.rs
+//! ```
+//!
+//! | file | content |
+//! |---|---|
+//! | `state.rs` | the content of the state file |
+//! | `start.rs` | the first start of a cluster, and nodes without a file |
+//! | `learning.rs` | reports of sealed voters, and what a voter of a new view learns from them |
+//! | `paxos.rs` | what this node has promised and accepted for the next view |
+//! | `change.rs` | a change that this node drives, from *ready* to *over* |
+//! | `reset.rs` | a new cluster after too many members are lost |
+//! | `status.rs` | what it waits for |
+//! | `clients.rs` | the numbers of nodes |
+//!
+//! # Invariants
+//! - **W1** A voter that has taken a record (*sealed*) executes nothing of lower numbers: no batch, no promise. What it
+//!   had voted is reported or, after a restart, unknown: any agent may count on it.
+//! - **W2** A voter votes in a view when it has learned, from a quorum of the sealed voters of the view before or from
+//!   one that votes, and each agent that they reported has settled here, or a lease has passed.
+//! - **W3** It promises only when it has voted in its view and is *over*: see `voter/quarantine.rs`.
+//! - **W4** What a message shows is stored before it is sent: the record, that the voter has voted, promises.
+//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing, until
+//!   a view lists that identity.
+
+mod change;
+mod clients;
+mod learning;
+mod paxos;
+mod reset;
+mod start;
+mod state;
+mod status;
+
+pub use change::{ChangeAnswer, Why};
+pub use state::{State, StateError, ANY_HEAD};
+pub use status::{Awaits, Phase, ViewStatus};
+
+use crate::message::{scatter, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
+use crate::protocol_bug::ProtocolBugs;
+use crate::rules::Rules;
+use crate::time::Time;
+use crate::view::{Id, NodeName, Peer, Record, ViewId};
+use crate::view_message::{Report, ViewMessage};
+use crate::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use change::Change;
+use clients::Clients;
+use learning::Learning;
+use reset::Reset;
+use start::Start;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How often unanswered questions about views are repeated. A change needs few of them.
+const REPEAT: Duration = Duration::from_millis(100);
+
+/// The setup of the voter of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeVoterSetup {
+    /// This node.
+    pub node: NodeName,
+    /// The nodes to start with or to ask, in ascending order: the option `members`.
+    pub seeds: Vec<NodeName>,
+    /// The lease in milliseconds.
+    pub lease_ms: u64,
+    /// The constants of that lease.
+    pub rules: Rules,
+    /// Enabled protocol bugs: none outside models.
+    pub bugs: ProtocolBugs,
+    /// Whether the state is stored. Without, each start is the first one, and the node is the only member.
+    pub durable: bool,
+    /// Whether agents of no member may lock here.
+    pub clients: bool,
+    /// Random bits, others at each start.
+    pub random: u64,
+}
+
+/// An action that the voter of a node requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeVoterOutput {
+    /// Send this message.
+    Post(Post),
+    /// Store this in place of the earlier state so that it survives a crash, then call
+    /// [`stored`](NodeVoter::stored) with this number. Only the last one counts.
+    Store(u64, Box<State>),
+    /// The answer to a change or a reset.
+    Answer(u64, ChangeAnswer),
+    /// This node has taken a record.
+    Took(Record),
+    /// The file of this node was lost or old. It proposes itself as a new member.
+    Lost,
+    /// The node has a view of another cluster. Reported once.
+    OtherCluster(NodeName, u64),
+    /// The node starts with another list or lease, so no first view can be formed. Reported once.
+    OtherList(NodeName),
+}
+
+/// What a write contained, as far as the voter waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Written {
+    number: u64,
+    mark: Fence,
+    guests: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Stage {
+    /// Without a view.
+    Starting(Start),
+    /// The record does not have this identity.
+    Outside,
+    /// The record has this node, and this write is not complete.
+    Storing { number: u64, begins: bool },
+    /// There is a voter. It learns, or has learned.
+    Member(Option<Learning>),
+}
+
+/// The voter of a node. See the head of this file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeVoter {
+    setup: NodeVoterSetup,
+    now: Time,
+    drawn: u64,
+    state: State,
+    /// The number of the last write that was requested, of the last one that is complete, and of the last that changed
+    /// what messages about views show.
+    requested: u64,
+    stored: u64,
+    shown: u64,
+    written: VecDeque<Written>,
+    /// Messages that wait for a write.
+    waiting: VecDeque<(u64, Post)>,
+    stage: Stage,
+    voter: Option<Voter>,
+    /// Whether the node had this view when it started.
+    has_restarted: bool,
+    clients: Clients,
+    /// The write after which the voter votes.
+    votes_after: Option<u64>,
+    /// What it knew of the view before this one when it took the record.
+    report: Option<Report>,
+    /// When it accepted a record that is not decided, as far as it knows.
+    accepted_at: Option<Time>,
+    change: Option<Change>,
+    /// When a lost member tries again.
+    change_after: Time,
+    reset: Option<Reset>,
+    /// Since when agents must have answered, by the question.
+    asked: BTreeMap<NodeName, (u64, Time)>,
+    trouble: Option<String>,
+    foreign: BTreeSet<NodeName>,
+    out: Vec<NodeVoterOutput>,
+}
+
+impl NodeVoter {
+    /// Starts with what is stored, if anything is. The node begins a new life, which it stores first.
+    #[must_use]
+    pub fn new(setup: NodeVoterSetup, stored: Option<State>, now: Time) -> NodeVoter {
+        let unknown = State::new(setup.node.clone(), Id(0));
+        let is_new = stored.is_none();
+        let mut voter = NodeVoter {
+            now,
+            drawn: 0,
+            state: stored.unwrap_or(unknown),
+            requested: 0,
+            stored: 0,
+            shown: 0,
+            written: VecDeque::new(),
+            waiting: VecDeque::new(),
+            stage: Stage::Outside,
+            voter: None,
+            has_restarted: true,
+            clients: Clients::default(),
+            votes_after: None,
+            report: None,
+            accepted_at: None,
+            change: None,
+            change_after: now,
+            reset: None,
+            asked: BTreeMap::new(),
+            trouble: None,
+            foreign: BTreeSet::new(),
+            out: Vec::new(),
+            setup,
+        };
+        if is_new && voter.setup.durable {
+            voter.state.id = Id(voter.draw());
+        }
+        voter.begin_life();
+        voter
+    }
+
+    fn begin_life(&mut self) {
+        self.state.life = self.state.life.saturating_add(1);
+        self.accepted_at = self.state.accepted.is_some().then_some(self.now);
+        if self.state.record.is_none() {
+            self.stage = Stage::Starting(Start::new(self.draw(), self.now));
+            self.store_shown();
+        } else {
+            self.enter();
+        }
+        self.settle();
+    }
+
+    /// The record is new, or this life is.
+    fn enter(&mut self) {
+        let begins = !self.state.has_voted;
+        self.store_shown();
+        self.stage = match self.is_member() {
+            true => Stage::Storing {
+                number: self.requested,
+                begins,
+            },
+            false => Stage::Outside,
+        };
+        if let Some(record) = self.state.record.clone() {
+            let own = self.setup.node.clone();
+            self.post(own, Role::Agent, ViewMessage::Record(record));
+        }
+    }
+
+    /// A message arrived.
+    pub fn receive(&mut self, now: Time, from: &NodeName, envelope: Envelope) {
+        self.now = self.now.max(now);
+        let (theirs, ours) = (envelope.view, self.view());
+        let is_foreign = theirs.is_foreign(ours);
+        if is_foreign && self.foreign.insert(from.clone()) {
+            let other = NodeVoterOutput::OtherCluster(from.clone(), theirs.cluster);
+            self.out.push(other);
+        }
+        match envelope.content {
+            Content::View(message) => self.view_message(from, theirs, message, is_foreign),
+            Content::Frame(_) if is_foreign => {}
+            Content::Frame(frame) if theirs == ours => self.frame(from, frame),
+            Content::Frame(frame) => {
+                let role = match frame {
+                    Frame::Batch(_) => Role::Agent,
+                    Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => Role::Voter,
+                };
+                self.other_number(from, theirs, role);
+            }
+        }
+        self.settle();
+    }
+
+    fn frame(&mut self, from: &NodeName, frame: Frame) {
+        let Some(record) = &self.state.record else {
+            return;
+        };
+        if let (Some(voter), Some(from)) = (&mut self.voter, self.clients.node(from, record)) {
+            voter.receive(self.now, from, frame);
+        }
+    }
+
+    /// Whoever has a lower number gets the record, and whoever has a higher one is asked for it.
+    fn other_number(&mut self, from: &NodeName, theirs: ViewId, role: Role) {
+        match &self.state.record {
+            Some(record) if theirs == ViewId::NONE || theirs.number < record.id.number => {
+                let record = record.clone();
+                self.post(from.clone(), role, ViewMessage::Record(record));
+            }
+            _ if theirs != ViewId::NONE => {
+                self.post(from.clone(), Role::Voter, ViewMessage::Ask(Role::Voter));
+            }
+            _ => {}
+        }
+    }
+
+    fn view_message(
+        &mut self,
+        from: &NodeName,
+        theirs: ViewId,
+        message: ViewMessage,
+        is_foreign: bool,
+    ) {
+        match message {
+            ViewMessage::Reset(record) => self.taken_by_reset(record),
+            ViewMessage::Census { nonce } => self.counted(from, nonce),
+            ViewMessage::Counted { nonce, id, fence } => self.census(from, nonce, id, fence),
+            ViewMessage::Ask(role) => {
+                if let Some(record) = self.state.record.clone() {
+                    self.post(from.clone(), role, ViewMessage::Record(record));
+                }
+            }
+            ViewMessage::Ready { nonce, agents } => self.ready(from, nonce, agents),
+            ViewMessage::Readiness(readiness) => self.readiness(from, theirs, readiness),
+            _ if is_foreign => {}
+            ViewMessage::Record(record) => {
+                self.take(&record);
+                if self.view() == record.id || self.view().number > record.id.number {
+                    let id = self.state.id;
+                    self.post(from.clone(), Role::Agent, ViewMessage::Known { id });
+                }
+            }
+            ViewMessage::Learn(record) => {
+                self.take(&record);
+                self.asked_to_learn(from, &record);
+            }
+            ViewMessage::Fresh {
+                list,
+                id,
+                lease_ms,
+                start,
+                answers,
+            } => self.fresh(from, (list, id, lease_ms), start, answers),
+            _ if theirs != self.view() => self.other_number(from, theirs, Role::Voter),
+            ViewMessage::Report(report) => self.reported(from, report),
+            ViewMessage::Prepare(ballot) => self.prepare(from, ballot),
+            ViewMessage::Promise { ballot, accepted } => self.promised(from, ballot, accepted),
+            ViewMessage::Refused(ballot) => self.refused(ballot),
+            ViewMessage::Accept(ballot, record) => self.accept(from, ballot, record),
+            ViewMessage::Accepted(ballot) => self.accepted(from, ballot),
+            // For agents.
+            ViewMessage::Known { .. } => {}
+        }
+    }
+
+    /// A record is decided. A higher number replaces the view of this node.
+    fn take(&mut self, record: &Record) {
+        let is_new = match &self.state.record {
+            Some(own) => own.id.cluster == record.id.cluster && own.id.number < record.id.number,
+            None => true,
+        };
+        if is_new {
+            self.replace(record);
+        }
+    }
+
+    fn replace(&mut self, record: &Record) {
+        let before = self.view();
+        let follows = before.cluster == record.id.cluster && before.number + 1 == record.id.number;
+        self.report = self.own_report().filter(|_| follows);
+        let informed = self.known_agents();
+        self.voter = None;
+        self.has_restarted = false;
+        self.clients = Clients::default();
+        self.votes_after = None;
+        self.asked.clear();
+        self.state.record = Some(record.clone());
+        self.state.has_voted = self.is_first(record);
+        (self.state.promised, self.state.accepted) = Default::default();
+        self.accepted_at = None;
+        self.state.guests = true;
+        self.state.life = self.state.life.saturating_add(1);
+        self.out.push(NodeVoterOutput::Took(record.clone()));
+        self.enter();
+        for node in informed {
+            self.post(node, Role::Agent, ViewMessage::Record(record.clone()));
+        }
+        self.superseded_change(record);
+        if self.is_lost() {
+            self.out.push(NodeVoterOutput::Lost);
+        }
+    }
+
+    /// Whether this identity is a member since the first start: no other life of it has voted, and there is nothing to
+    /// learn.
+    fn is_first(&self, record: &Record) -> bool {
+        record.id.number == 0 && record.fence == Fence::default() && record.has(&self.own())
+    }
+
+    fn known_agents(&self) -> BTreeSet<NodeName> {
+        let (Some(voter), Some(record)) = (&self.voter, &self.state.record) else {
+            return BTreeSet::new();
+        };
+        let agents = voter.known_agents();
+        agents
+            .map(|node| self.clients.name(node, record))
+            .filter(|node| *node != self.setup.node)
+            .collect()
+    }
+
+    /// A write is complete: that with this number, and all before.
+    pub fn stored(&mut self, now: Time, number: u64) {
+        self.now = self.now.max(now);
+        self.trouble = None;
+        self.stored = self.stored.max(number);
+        while let Some(written) = self.written.front().copied().filter(|of| of.number <= number) {
+            self.written.pop_front();
+            if let Some(voter) = &mut self.voter {
+                voter.stored(self.now, written.mark);
+                if written.guests {
+                    voter.guests_stored(self.now);
+                }
+            }
+        }
+        while self.waiting.front().is_some_and(|(at, _)| *at <= number) {
+            let post = self.waiting.pop_front().map(|(_, post)| NodeVoterOutput::Post(post));
+            self.out.extend(post);
+        }
+        match self.stage {
+            Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
+            _ => {}
+        }
+        if self.votes_after.is_some_and(|after| after <= self.stored) {
+            self.votes_after = None;
+            let mark = self.state.mark;
+            if let Some(voter) = &mut self.voter {
+                voter.begin_voting(self.now, mark);
+            }
+        }
+        self.settle();
+    }
+
+    /// The last write failed. It is tried again.
+    pub fn not_stored(&mut self, why: &str) {
+        let most = why.len().min(crate::bounds::MAX_TROUBLE);
+        let end = (0..=most).rev().find(|end| why.is_char_boundary(*end));
+        self.trouble = Some(why[..end.unwrap_or_default()].to_owned());
+    }
+
+    /// The record is stored: the voter of the view begins, or a voter after a restart.
+    fn begin(&mut self, begins: bool) {
+        let Some(record) = self.state.record.clone() else {
+            return;
+        };
+        let Some(me) = record.place(&self.setup.node) else {
+            return;
+        };
+        let lifetime = Lifetime::new(self.state.life, self.draw() as u32);
+        let setup = VoterSetup {
+            members: record.list(),
+            me,
+            rules: self.setup.rules,
+            bugs: self.setup.bugs,
+            lifetime,
+            quarantine: self.setup.rules.voter_lease,
+            guests: self.state.guests && self.setup.clients,
+            begins,
+            misconfigured: false,
+            fences: Fences {
+                floor: Some(self.state.mark),
+                origin: Fence::default(),
+                durable: self.setup.durable,
+            },
+        };
+        self.voter = Some(Voter::new(setup, self.now));
+        let learning = begins.then(|| Learning::new(self.now));
+        self.stage = Stage::Member(learning);
+        self.learn();
+    }
+
+    /// A node is disconnected.
+    pub fn down(&mut self, now: Time, node: &NodeName) {
+        self.now = self.now.max(now);
+        let known = self.state.record.as_ref().and_then(|record| self.clients.known(node, record));
+        if let (Some(voter), Some(node)) = (&mut self.voter, known) {
+            voter.down(self.now, node);
+        }
+        self.settle();
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if let Some(voter) = &mut self.voter {
+            voter.tick(self.now);
+        }
+        self.tick_start();
+        self.tick_learning();
+        self.tick_change();
+        self.tick_reset();
+        self.settle();
+    }
+
+    /// When to call [`NodeVoter::tick`] if nothing else happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let stage = match &self.stage {
+            Stage::Starting(start) => Some(start.again),
+            Stage::Member(learning) => learning.as_ref().map(|learning| learning.again),
+            Stage::Storing { .. } | Stage::Outside => None,
+        };
+        [
+            stage,
+            self.voter.as_ref().and_then(Voter::deadline),
+            self.change.as_ref().map(Change::deadline),
+            self.next_change(),
+            self.reset.as_ref().map(Reset::deadline),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Takes the outputs since the last call, oldest first.
+    pub fn outputs(&mut self) -> Vec<NodeVoterOutput> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The voter of the current view, if this node has one.
+    #[must_use]
+    pub fn voter(&self) -> Option<&Voter> {
+        self.voter.as_ref()
+    }
+
+    /// What should be stored.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The view of this node.
+    #[must_use]
+    pub fn view(&self) -> ViewId {
+        self.state.record.as_ref().map_or(ViewId::NONE, |record| record.id)
+    }
+
+    /// The name of a node that the voter knows by this number.
+    #[must_use]
+    pub fn name_of(&self, node: crate::members::Node) -> Option<NodeName> {
+        let record = self.state.record.as_ref()?;
+        Some(self.clients.name(node, record))
+    }
+
+    /// Carries out what the voter requests, until it requests nothing more.
+    fn settle(&mut self) {
+        while let Some(voter) = &mut self.voter {
+            let outputs = voter.outputs();
+            if outputs.is_empty() {
+                break;
+            }
+            for output in outputs {
+                self.of_voter(output);
+            }
+        }
+        if let Some(voter) = &self.voter {
+            self.clients.retain(|client| voter.knows(client));
+        }
+        if !self.setup.durable && self.stored < self.requested {
+            let number = self.requested;
+            self.stored(self.now, number);
+        }
+    }
+
+    fn of_voter(&mut self, output: VoterOutput) {
+        match output {
+            VoterOutput::Send(send) => {
+                let record = self.state.record.as_ref().expect("there is a voter");
+                let to = self.clients.name(send.to, record);
+                let role = match send.frame {
+                    Frame::Batch(_) | Frame::Floor(_) => Role::Voter,
+                    Frame::Ack(_) | Frame::Notice(_) => Role::Agent,
+                };
+                let envelope = Envelope {
+                    view: record.id,
+                    content: Content::Frame(send.frame),
+                };
+                self.out.push(NodeVoterOutput::Post(Post { to, role, envelope }));
+            }
+            VoterOutput::Store(mark) => {
+                self.state.mark = self.state.mark.max(mark);
+                self.store();
+            }
+            VoterOutput::StoreGuests(guests) => {
+                self.state.guests = guests;
+                self.store();
+            }
+            VoterOutput::Ready => {
+                let floor = self.voter.as_ref().map(Voter::highest).unwrap_or_default();
+                self.state.has_voted = true;
+                self.state.mark = self.state.mark.max(floor);
+                self.store_shown();
+                self.votes_after = Some(self.requested);
+            }
+            VoterOutput::Superseded { seen } => {
+                // The file was not the last one of this node: the identity is lost.
+                let record = self.state.record.take();
+                self.voter = None;
+                let id = Id(self.draw());
+                self.state = State {
+                    life: seen.life(),
+                    record,
+                    ..State::new(self.setup.node.clone(), id)
+                };
+                self.report = None;
+                self.out.push(NodeVoterOutput::Lost);
+                self.begin_life();
+            }
+        }
+    }
+
+    /// Requests a write of the state.
+    fn store(&mut self) {
+        self.requested += 1;
+        let number = self.requested;
+        self.written.push_back(Written {
+            number,
+            mark: self.state.mark,
+            guests: self.state.guests,
+        });
+        if self.setup.durable {
+            let state = Box::new(self.state.clone());
+            self.out.push(NodeVoterOutput::Store(number, state));
+        }
+    }
+
+    /// As [`NodeVoter::store`]: no message about views leaves before the write is complete.
+    fn store_shown(&mut self) {
+        self.store();
+        self.shown = self.requested;
+    }
+
+    /// Sends a message about views when what it shows is stored.
+    fn post(&mut self, to: NodeName, role: Role, message: ViewMessage) {
+        let envelope = Envelope {
+            view: self.view(),
+            content: Content::View(message),
+        };
+        let post = Post { to, role, envelope };
+        match self.shown <= self.stored {
+            true => self.out.push(NodeVoterOutput::Post(post)),
+            false => self.waiting.push_back((self.shown, post)),
+        }
+    }
+
+    fn own(&self) -> Peer {
+        Peer {
+            node: self.setup.node.clone(),
+            id: self.state.id,
+        }
+    }
+
+    fn is_member(&self) -> bool {
+        let own = self.own();
+        self.state.record.as_ref().is_some_and(|record| record.has(&own))
+    }
+
+    /// Whether the view has this node with the identity of a file that is lost.
+    fn is_lost(&self) -> bool {
+        let record = self.state.record.as_ref();
+        record.is_some_and(|record| record.place(&self.setup.node).is_some()) && !self.is_member()
+    }
+
+    /// Random bits.
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        scatter(self.setup.random ^ scatter(self.drawn))
+    }
+}
