@@ -164,7 +164,9 @@ impl NodeVoter {
         if late {
             return self.give_up();
         }
-        self.ask_for_change();
+        if !self.decide_ready() {
+            self.ask_for_change();
+        }
     }
 
     /// Sends the questions of the step to those that have not answered.
@@ -237,7 +239,9 @@ impl NodeVoter {
         };
         change.answers.insert(from.clone(), (theirs, readiness));
         match change.step {
-            Step::Ready => self.decide_ready(),
+            Step::Ready => {
+                self.decide_ready();
+            }
             Step::Over => self.decide_over(),
             Step::Prepare { .. } | Step::Accept { .. } => {}
         }
@@ -292,12 +296,18 @@ impl NodeVoter {
         }
     }
 
-    fn decide_ready(&mut self) {
-        let Some(change) = &self.change else {
-            return;
+    /// Goes on when all are ready, and returns whether it did. A node that does not answer soon keeps its identity.
+    fn decide_ready(&mut self) -> bool {
+        let Some(change) = self.change.as_ref().filter(|change| change.step == Step::Ready) else {
+            return false;
         };
+        let old = change.base.members.iter().map(|peer| &peer.node);
+        let all = old.chain(&change.names).all(|node| change.answers.contains_key(node));
+        if !all && self.now < change.since + 2 * REPEAT {
+            return false;
+        }
         let Ok(mut peers) = self.ready_peers(change) else {
-            return;
+            return false;
         };
         peers.sort_unstable();
         let is_same = peers == change.base.members;
@@ -314,6 +324,7 @@ impl NodeVoter {
             change.begin(step, now);
         }
         self.tick_change();
+        true
     }
 
     pub(super) fn promised(
@@ -448,12 +459,12 @@ impl NodeVoter {
                 Err(answer) => answer,
             },
         };
-        self.change_after = self.now + self.random_wait();
         self.accepted_at = self.accepted_at.map(|_| self.now);
         self.finish(answer);
     }
 
     fn finish(&mut self, answer: ChangeAnswer) {
+        self.change_after = self.now + self.random_wait();
         let request = self.change.take().and_then(|change| change.request);
         self.out.extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
     }

@@ -8,5 +8,6 @@ mod frame_bounds;
 mod frame_golden;
 mod frame_sizes;
 mod frames;
+mod views;
 mod lost_answers;
 mod scenarios;
