@@ -12,6 +12,7 @@
 
 use super::{NodeVoter, NodeVoterOutput, REPEAT};
 use crate::message::Role;
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use crate::view::{Ballot, Id, NodeName, Peer, Record, ViewId};
 use crate::view_message::{Readiness, ViewMessage};
@@ -118,7 +119,10 @@ impl NodeVoter {
             },
             false => Step::Ready,
         };
-        let proposer = self.draw();
+        let proposer = match self.has(ProtocolBug::BallotReused) {
+            true => 0,
+            false => self.draw(),
+        };
         self.change = Some(Change {
             request,
             names,
@@ -139,6 +143,7 @@ impl NodeVoter {
         let lost = self.is_lost().then_some(self.change_after);
         let lease = self.setup.rules.voter_lease;
         let accepted = self.accepted_at.map(|at| at + 2 * lease);
+        let accepted = accepted.filter(|_| !self.has(ProtocolBug::AcceptedForgotten));
         let next = lost.into_iter().chain(accepted).min();
         next.filter(|_| self.change.is_none() && self.shown <= self.stored)
     }
@@ -211,6 +216,7 @@ impl NodeVoter {
         let since = if asked == nonce { since } else { self.now };
         self.asked.insert(from.clone(), (nonce, since));
         let mut silent = Vec::new();
+        let agents = agents && !self.has(ProtocolBug::NoReady);
         if let (true, Some(voter), Some(record)) = (agents, &mut self.voter, &self.state.record) {
             let nodes = voter.silent_since(since);
             silent = nodes.into_iter().map(|node| self.clients.name(node, record)).collect();

@@ -91,7 +91,7 @@ impl Nodes {
 
     fn output(&mut self, node: &NodeName, output: NodeVoterOutput) {
         match output {
-            NodeVoterOutput::Post(post) => { if std::env::var("T").is_ok() { if let quorum::message::Content::View(m) = &post.envelope.content { let mut m = format!("{m:?}"); m.truncate(150); println!("{:?} {node:?} -> {:?} {:?} {} {}", self.now.0/1000000, post.to, post.role, post.envelope.view.number, m); } } self.wire.push_back((node.clone(), post)) },
+            NodeVoterOutput::Post(post) => self.wire.push_back((node.clone(), post)),
             NodeVoterOutput::Store(..) if self.full.contains(node) => {}
             NodeVoterOutput::Store(number, state) => {
                 assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&*state));
