@@ -117,7 +117,7 @@ impl World {
                 continue;
             };
             let now = host.clock.at(self.real);
-            if !agent.holds(&held.standing, now) {
+            if !agent.as_agent().lease().holds(&held.standing, || now) {
                 continue;
             }
             if let Some(other) = holders.insert(held.name, place) {

@@ -43,13 +43,23 @@ pub enum Event {
 }
 
 /// A machine and its host.
-#[derive(Default)]
 pub struct Host<M> {
     pub machine: Option<M>,
     pub clock: Clock,
     /// Of the machine's start.
     pub life: u64,
     pub version: u64,
+}
+
+impl<M> Host<M> {
+    fn new(clock: Clock) -> Host<M> {
+        Host {
+            machine: None,
+            clock,
+            life: 0,
+            version: 0,
+        }
+    }
 }
 
 /// What the client of a node does.
@@ -132,14 +142,8 @@ impl World {
             Clock::new(0, random.between(-1000 * SECOND, 1_000_000 * SECOND), rate)
         };
         let nodes = (0..plan.nodes).map(|_| Node {
-            voter: Host {
-                clock: clock(),
-                ..Host::default()
-            },
-            agent: Host {
-                clock: clock(),
-                ..Host::default()
-            },
+            voter: Host::new(clock()),
+            agent: Host::new(clock()),
             file: None,
             activity: Activity::Idle,
             version: 0,
