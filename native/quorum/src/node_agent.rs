@@ -136,6 +136,10 @@ impl NodeAgent {
             _ => false,
         };
         let own = self.id();
+        if let (Content::View(ViewMessage::Ask(_)), Some(record)) = (&content, &self.record) {
+            let message = ViewMessage::Record(record.clone());
+            return self.post(from.clone(), Content::View(message));
+        }
         if view.is_foreign(own) {
             return self.is_stranger(from);
         }
@@ -258,17 +262,25 @@ impl NodeAgent {
 
     /// A record, which is decided.
     fn learn(&mut self, from: &NodeName, record: &Record) {
-        let Some(own) = &self.record else {
-            return self.adopt(record, false);
-        };
-        if own.id.cluster == record.id.cluster {
-            if own.id.number < record.id.number {
-                self.adopt(record, false);
+        let is_own = *from == self.setup.node;
+        let (is_new, is_other) = match &self.record {
+            None => (true, false),
+            Some(own) if own.id.cluster == record.id.cluster => {
+                (own.id.number < record.id.number, false)
             }
-        } else if *from == self.setup.node || (self.is_client() && self.needs_record()) {
-            self.adopt(record, true);
-        } else {
-            self.is_stranger(from);
+            Some(_) => (is_own || (self.is_client() && self.needs_record()), true),
+        };
+        if !is_new {
+            if is_other {
+                self.is_stranger(from);
+            }
+            return;
+        }
+        self.adopt(record, is_other);
+        if !is_own {
+            // Its own voter may hear of it from nobody else.
+            let message = ViewMessage::Record(record.clone());
+            self.post(self.setup.node.clone(), Content::View(message));
         }
     }
 

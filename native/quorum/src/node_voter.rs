@@ -142,7 +142,7 @@ pub struct NodeVoter {
     has_restarted: bool,
     clients: Clients,
     /// The write after which the voter votes.
-    votes_after: Option<u64>,
+    votes_after: Option<Written>,
     /// What it knew of the view before this one when it took the record.
     report: Option<Report>,
     /// When it accepted a record that is not decided, as far as it knows.
@@ -401,12 +401,10 @@ impl NodeVoter {
             Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
             _ => {}
         }
-        if self.votes_after.is_some_and(|after| after <= self.stored) {
+        let done = self.votes_after.filter(|after| after.number <= self.stored);
+        if let (Some(written), Some(voter)) = (done, &mut self.voter) {
             self.votes_after = None;
-            let mark = self.state.mark;
-            if let Some(voter) = &mut self.voter {
-                voter.begin_voting(self.now, mark);
-            }
+            voter.begin_voting(self.now, written.mark);
         }
         self.settle();
     }
@@ -570,7 +568,7 @@ impl NodeVoter {
                 self.state.has_voted = true;
                 self.state.mark = self.state.mark.max(floor);
                 self.store_shown();
-                self.votes_after = Some(self.requested);
+                self.votes_after = self.written.back().copied();
             }
             VoterOutput::Superseded { seen } => {
                 // The file was not the last one of this node: the identity is lost.

@@ -398,7 +398,9 @@ impl Agent {
         let other = link
             .session
             .is_some_and(|session| session.voter != notice.voter);
-        if other && link.flight.is_some() {
+        // It was sent before the voter began.
+        let is_early = link.session.is_none() && notice.wants_batch;
+        if (other || is_early) && link.flight.is_some() {
             // The batch in flight gets no answer.
             link.lose();
         }
