@@ -60,6 +60,9 @@ use std::time::Duration;
 /// How often unanswered questions about views are repeated. A change needs few of them.
 const REPEAT: Duration = Duration::from_millis(100);
 
+/// So many nodes whose batches came too early are asked for another one. The others repeat theirs.
+const MAX_EARLY: usize = 1024;
+
 /// The setup of the voter of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeVoterSetup {
@@ -155,6 +158,8 @@ pub struct NodeVoter {
     asked: BTreeMap<NodeName, (u64, Time)>,
     trouble: Option<String>,
     foreign: BTreeSet<NodeName>,
+    /// Nodes whose agents have sent batches of a view that did not have its voter here yet.
+    early: BTreeSet<NodeName>,
     out: Vec<NodeVoterOutput>,
 }
 
@@ -186,6 +191,7 @@ impl NodeVoter {
             asked: BTreeMap::new(),
             trouble: None,
             foreign: BTreeSet::new(),
+            early: BTreeSet::new(),
             out: Vec::new(),
             setup,
         };
@@ -237,8 +243,12 @@ impl NodeVoter {
         match envelope.content {
             Content::View(message) => self.view_message(from, theirs, message, is_foreign),
             Content::Frame(_) if is_foreign => {}
-            Content::Frame(frame) if theirs == ours => self.frame(from, frame),
+            Content::Frame(frame) if theirs == ours && self.voter.is_some() => self.frame(from, frame),
             Content::Frame(frame) => {
+                let is_early = theirs.number >= ours.number && matches!(frame, Frame::Batch(_));
+                if is_early && self.early.len() < MAX_EARLY {
+                    self.early.insert(from.clone());
+                }
                 let role = match frame {
                     Frame::Batch(_) => Role::Agent,
                     Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => Role::Voter,
@@ -441,7 +451,13 @@ impl NodeVoter {
                 durable: self.setup.durable,
             },
         };
-        self.voter = Some(Voter::new(setup, self.now));
+        let mut voter = Voter::new(setup, self.now);
+        // A member gets a notice anyway.
+        for node in std::mem::take(&mut self.early) {
+            let number = self.clients.node(&node, &record);
+            number.filter(|node| node.is_client()).map(|client| voter.greet(client));
+        }
+        self.voter = Some(voter);
         let learning = begins.then(|| Learning::new(self.now));
         self.stage = Stage::Member(learning);
         self.learn();
