@@ -42,7 +42,7 @@ pub use change::{ChangeAnswer, Why};
 pub use state::{State, StateError, ANY_HEAD};
 pub use status::{Awaits, Phase, ViewStatus};
 
-use crate::message::{scatter, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
+use crate::message::{scatter, Batch, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
 use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
@@ -60,7 +60,7 @@ use std::time::Duration;
 /// How often unanswered questions about views are repeated. A change needs few of them.
 const REPEAT: Duration = Duration::from_millis(100);
 
-/// So many nodes whose batches came too early are asked for another one. The others repeat theirs.
+/// So many batches that come before the voter are kept. The agents repeat the others.
 const MAX_EARLY: usize = 1024;
 
 /// The setup of the voter of a node.
@@ -158,8 +158,8 @@ pub struct NodeVoter {
     asked: BTreeMap<NodeName, (u64, Time)>,
     trouble: Option<String>,
     foreign: BTreeSet<NodeName>,
-    /// Nodes whose agents have sent batches of a view that did not have its voter here yet.
-    early: BTreeSet<NodeName>,
+    /// The first batches of agents for a voter that has not begun yet.
+    early: BTreeMap<NodeName, (ViewId, Batch)>,
     out: Vec<NodeVoterOutput>,
 }
 
@@ -191,7 +191,7 @@ impl NodeVoter {
             asked: BTreeMap::new(),
             trouble: None,
             foreign: BTreeSet::new(),
-            early: BTreeSet::new(),
+            early: BTreeMap::new(),
             out: Vec::new(),
             setup,
         };
@@ -245,9 +245,12 @@ impl NodeVoter {
             Content::Frame(_) if is_foreign => {}
             Content::Frame(frame) if theirs == ours && self.voter.is_some() => self.frame(from, frame),
             Content::Frame(frame) => {
-                let is_early = theirs.number >= ours.number && matches!(frame, Frame::Batch(_));
-                if is_early && self.early.len() < MAX_EARLY {
-                    self.early.insert(from.clone());
+                if let Frame::Batch(batch) = &frame {
+                    // The first batch of a session is empty.
+                    let is_early = theirs.number >= ours.number && batch.ops.is_empty();
+                    if is_early && self.early.len() < MAX_EARLY {
+                        self.early.insert(from.clone(), (theirs, batch.clone()));
+                    }
                 }
                 let role = match frame {
                     Frame::Batch(_) => Role::Agent,
@@ -451,13 +454,12 @@ impl NodeVoter {
                 durable: self.setup.durable,
             },
         };
-        let mut voter = Voter::new(setup, self.now);
-        // A member gets a notice anyway.
-        for node in std::mem::take(&mut self.early) {
-            let number = self.clients.node(&node, &record);
-            number.filter(|node| node.is_client()).map(|client| voter.greet(client));
+        self.voter = Some(Voter::new(setup, self.now));
+        for (node, (view, batch)) in std::mem::take(&mut self.early) {
+            if view == record.id {
+                self.frame(&node, Frame::Batch(batch));
+            }
         }
-        self.voter = Some(voter);
         let learning = begins.then(|| Learning::new(self.now));
         self.stage = Stage::Member(learning);
         self.learn();

@@ -85,11 +85,6 @@ impl Voter {
         silent
     }
 
-    /// A client has sent a batch before this voter began: asks for another one.
-    pub fn greet(&mut self, client: Node) {
-        self.send(client, Frame::Notice(self.notice(true)));
-    }
-
     /// An agent is dead: nothing waits for it.
     pub(super) fn dead(&mut self, node: Node, agent: Lifetime) {
         if let Some(quarantine) = &mut self.quarantine {
