@@ -265,10 +265,13 @@ impl NodeAgent {
             if own.id.number < record.id.number {
                 self.adopt(record, false);
             }
-        } else if *from == self.setup.node || (self.is_client() && self.needs_record()) {
-            self.adopt(record, true);
-        } else {
-            self.is_stranger(from);
+            return;
+        }
+        // Its own voter knows best, but only if it is one: a removed node keeps its last record.
+        let is_own = *from == self.setup.node && record.place(from).is_some();
+        match is_own || (self.is_client() && self.needs_record()) {
+            true => self.adopt(record, true),
+            false => self.is_stranger(from),
         }
     }
 
