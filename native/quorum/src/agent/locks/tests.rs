@@ -171,3 +171,74 @@ fn each_voter_knows_its_locks() {
     assert!(locks.is_empty() && locks.deadline().is_none());
     assert_eq!(lacking(&locks, last), []);
 }
+
+/// Lock 1 with the votes of the first two of three voters, in transition to a list of two members.
+fn in_transition() -> (Locks, [Member; 3]) {
+    let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
+    let voters = [0, 1, 2].map(|place| Member::at(place).unwrap());
+    for voter in voters {
+        locks.lease.set(voter, Time(100));
+    }
+    insert(&mut locks, 1, 0b011, 0);
+    locks.adopt(Members::new(2).unwrap(), 2, LEFT, true);
+    (locks, voters)
+}
+
+/// It has no votes, and continues at both members.
+#[test]
+fn a_lock_in_transition_waits_for_its_deadline() {
+    let (mut locks, [first, second, _]) = in_transition();
+    for member in [first, second] {
+        assert!(locks.continues(member, Token(1)));
+        assert_eq!(locks.digest(member), Digest::default());
+    }
+    // Votes are no news for its holder.
+    assert!(!locks.vote(Token(1), first, true));
+    assert!(!locks.continues_any(first));
+    assert_eq!(locks.deadline(), Some(Time(91)));
+    assert_eq!(at_risk(&mut locks, 90), []);
+    assert_eq!(at_risk(&mut locks, 91), [Token(1)]);
+    assert_eq!(locks.deadline(), Some(Time(100)));
+    assert_eq!(locks.look(Time(100)).expired, [Token(1)]);
+    locks.remove(Token(1));
+    assert!(locks.is_empty() && locks.deadline().is_none());
+}
+
+/// A voter that has no vote for a lock in transition may not be settled without it.
+#[test]
+fn a_lock_in_transition_continues_until_it_is_confirmed() {
+    let (mut locks, [first, second, _]) = in_transition();
+    locks.vote(Token(1), first, false);
+    assert!(locks.continues(first, Token(1)));
+    locks.vote(Token(1), first, true);
+    locks.vote(Token(1), second, true);
+    assert!(!locks.continues_any(first) && !locks.continues_any(second));
+    // A further session has no votes, and knows of no lock.
+    locks.begin_adopted(first);
+    assert!(locks.continues(first, Token(1)));
+    assert_eq!(locks.held[&Token(1)].standing.votes().bits(), 0b10);
+    // One that no lock continues is not asserted in a quarantine.
+    insert(&mut locks, 2, 0b10, 0);
+    assert!(locks
+        .lacking(first, Token(0), false)
+        .eq([Token(1), Token(2)]));
+    assert!(locks.lacking(first, Token(0), true).eq([Token(1)]));
+}
+
+/// It moves when both are true: it is kept, and a quorum of live votes is there.
+#[test]
+fn a_kept_lock_moves_with_the_last_live_vote() {
+    let (mut locks, [first, second, _]) = in_transition();
+    for voter in [first, second] {
+        locks.lease.set(voter, Time(120));
+    }
+    locks.vote(Token(1), first, true);
+    assert!(locks.seal(first, Time(99)).is_empty());
+    assert!(locks.seal(second, Time(99)).is_empty());
+    assert!(!locks.move_lock(Token(1), Time(99)) && !locks.is_settled());
+    locks.vote(Token(1), second, true);
+    // Too little is left, so its set is looked at.
+    assert!(!locks.move_lock(Token(1), Time(115)) && locks.is_settled());
+    assert_eq!(at_risk(&mut locks, 115), [Token(1)]);
+    assert_eq!(locks.look(Time(120)).expired, [Token(1)]);
+}

@@ -1,7 +1,7 @@
 //! Nodes whose members change, in one process. Each node has an agent, and a voter if its record lists it. The voters
 //! do of views only what agents see: a voter that gets a higher record takes it, and begins in quarantine.
 
-use super::cluster::{name, Answer, Lock, NEW};
+use super::cluster::{durable, name, Answer, Lock, NEW};
 use quorum::agent::{AgentOutput, Loss, Request};
 use quorum::frame;
 use quorum::members::{Member, Node};
@@ -52,6 +52,8 @@ pub struct Views {
     pub arrived: Vec<(usize, Post)>,
     wire: VecDeque<(usize, Post)>,
     cut: BTreeSet<(usize, usize)>,
+    /// Whether new voters have files.
+    pub is_durable: bool,
     /// An agent and a voter. The voter's answers with replies are lost.
     pub replies_lost: Option<(usize, usize)>,
     requests: u64,
@@ -87,6 +89,7 @@ impl Views {
             arrived: Vec::new(),
             wire: VecDeque::new(),
             cut: BTreeSet::new(),
+            is_durable: false,
             replies_lost: None,
             requests: 0,
             lifetimes: 0,
@@ -139,7 +142,10 @@ impl Views {
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: self.rules.voter_lease,
-            fences: NEW,
+            fences: match self.is_durable {
+                true => durable(1 << 20),
+                false => NEW,
+            },
             guests: false,
             misconfigured: false,
         };
@@ -321,11 +327,17 @@ impl Views {
                 continue;
             };
             for output in voter.outputs() {
-                let VoterOutput::Send(send) = output else {
-                    if output == VoterOutput::StoreGuests(true) {
-                        voter.guests_stored(self.now);
+                let send = match output {
+                    VoterOutput::Send(send) => send,
+                    VoterOutput::Store(mark) => {
+                        voter.stored(self.now, mark);
+                        continue;
                     }
-                    continue;
+                    VoterOutput::StoreGuests(true) => {
+                        voter.guests_stored(self.now);
+                        continue;
+                    }
+                    output => panic!("{output:?}"),
                 };
                 let to = match send.to.member() {
                     Some(member) => index(&record.peer(member).node),

@@ -4,6 +4,7 @@ use super::cluster::{rules, Answer, Lock, SECOND};
 use super::views::{node, peers, Views};
 use quorum::agent::{Loss, Refusal};
 use quorum::message::{Content, Frame, Op, VoterState};
+use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::view::{NodeName, Record, ViewId};
 use quorum::view_message::ViewMessage;
@@ -14,7 +15,11 @@ const LONG: Duration = Duration::from_secs(60);
 /// Nodes 0 to 2 are the members; the agent of node 6, a client, has a lock. Returns when its lease would end without a
 /// change.
 fn with_lock() -> (Views, Lock, Time) {
-    let mut views = Views::new(7, 3, rules(|_| ()));
+    with_lock_of(rules(|_| ()))
+}
+
+fn with_lock_of(rules: Rules) -> (Views, Lock, Time) {
+    let mut views = Views::new(7, 3, rules);
     let lock = views.locked(6, "x");
     let pause = views.rules.heartbeat * 3 / 2;
     views.pass(pause);
@@ -222,21 +227,23 @@ fn a_lock_moves_over_many_changes() {
 
 #[test]
 fn a_lock_is_not_kept_over_a_record_that_was_missed() {
-    let (mut views, lock, end) = with_lock();
-    let missed = views.next(&[0, 1, 2, 3]);
-    let next = missed.next(peers(&[0, 1, 2]));
-    take_all(&mut views, &next, &[0, 1, 2]);
-    views.tell(6, &next);
-    let known = |place: usize| {
-        Content::View(ViewMessage::Known {
-            id: peers(&[place])[0].id,
-        })
-    };
-    for place in 0..3 {
-        views.receive(6, &format!("n{place}"), next.id, known(place));
+    for missed in [&[0, 1, 2, 3][..], &[0, 1, 2]] {
+        let (mut views, lock, end) = with_lock();
+        let missed = views.next(missed);
+        let next = missed.next(peers(&[0, 1, 2]));
+        take_all(&mut views, &next, &[0, 1, 2]);
+        views.tell(6, &next);
+        let known = |place: usize| {
+            Content::View(ViewMessage::Known {
+                id: peers(&[place])[0].id,
+            })
+        };
+        for place in 0..3 {
+            views.receive(6, &format!("n{place}"), next.id, known(place));
+        }
+        assert!(views.valid(6).iter().all(|valid| *valid > end));
+        views.ends_at(&lock, end);
     }
-    assert!(views.valid(6).iter().all(|valid| *valid > end));
-    views.ends_at(&lock, end);
 }
 
 /// The one that waited first is granted first, also in the new list.
@@ -320,7 +327,7 @@ fn a_change_answers_unlocks() {
 /// A lock in transition is unlocked, and its unlock goes to the voters that were sent its assertion.
 #[test]
 fn a_lock_in_transition_is_unlocked_and_not_passed_on() {
-    let (mut views, lock, _) = with_lock();
+    let (mut views, lock, _) = with_lock_of(Rules::default());
     deaf(&mut views, &[0, 1, 2]);
     let next = views.next(&[3, 4, 5]);
     take_all(&mut views, &next, &[3, 4, 5]);
@@ -445,6 +452,15 @@ fn another_identity_of_a_node_is_not_sealed() {
     views.ends_at(&lock, end);
 }
 
+/// Whether the agent asserted its lock as one that continues, for each time at node 3.
+fn asserted(ops: &[(usize, Op)]) -> Vec<bool> {
+    let continues = |(at, op): &(usize, Op)| match op {
+        Op::Assert { continues, .. } if *at == 3 => Some(*continues),
+        _ => None,
+    };
+    ops.iter().filter_map(continues).collect()
+}
+
 /// The new voter restarts before the agent has settled there. The agent asserts its lock again before it settles.
 #[test]
 fn a_lock_in_transition_is_asserted_again_after_a_restart_of_a_new_voter() {
@@ -457,31 +473,36 @@ fn a_lock_in_transition_is_asserted_again_after_a_restart_of_a_new_voter() {
     views.replies_lost = Some((6, 3));
     views.tell(6, &next);
     let pause = views.rules.attempt;
-    let asserts = |ops: &[(usize, Op)]| {
-        let asserts = ops.iter().filter(|(at, op)| {
-            *at == 3
-                && matches!(
-                    op,
-                    Op::Assert {
-                        continues: true,
-                        ..
-                    }
-                )
-        });
-        asserts.count()
-    };
-    assert_eq!(asserts(&views.ops(6)), 1);
+    assert_eq!(asserted(&views.ops(6)), [true]);
     assert!(!views.agents[6].as_agent().status().next().unwrap().settled);
     views.restart_voter(3);
     views.replies_lost = None;
     views.pass(pause * 2);
     let ops = views.ops(6);
-    assert!(asserts(&ops) >= 1);
+    // The first one has the session of the earlier voter.
+    assert_eq!(asserted(&ops), [true, true]);
     assert!(ops
         .iter()
         .any(|(at, op)| *at == 3 && matches!(op, Op::Settled { kept: false })));
     assert_eq!(votes_at(&views, 3), 1);
     assert!(views.held(&lock));
+}
+
+/// A voter with a file rejects the first assertion of a client, because it stores that it may have guests. The votes of
+/// the lock may end soon, so the agent repeats it earlier than with a heartbeat.
+#[test]
+fn a_rejected_assertion_of_a_lock_in_transition_is_repeated_soon() {
+    let (mut views, lock, _) = with_lock();
+    views.is_durable = true;
+    // So all voters stay in quarantine.
+    views.cut_off(5, &[3, 4]);
+    let next = views.next(&[3, 4, 5]);
+    take_all(&mut views, &next, &[3, 4, 5]);
+    views.tell(6, &next);
+    assert!(!views.agents[6].as_agent().is_kept());
+    let pause = views.rules.recall * 5;
+    views.pass(pause);
+    assert!(views.agents[6].as_agent().is_kept() && views.held(&lock));
 }
 
 /// Until then its requests wait, and it sends nothing but questions.
