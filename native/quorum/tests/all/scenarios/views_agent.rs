@@ -176,9 +176,8 @@ fn provisional_votes_end_earlier_and_can_be_kept() {
         let wait = views.rules.wait;
         views.heal();
         let next = views.next(&[3, 4]);
-        match is_sealed {
-            false => deaf(&mut views, &[0, 1, 2]),
-            true => {}
+        if !is_sealed {
+            deaf(&mut views, &[0, 1, 2]);
         }
         take_all(&mut views, &next, &[3, 4]);
         views.tell(5, &next);
