@@ -136,7 +136,8 @@ impl NodeAgent {
             _ => false,
         };
         let own = self.id();
-        if let (Content::View(ViewMessage::Ask(_)), Some(record)) = (&content, &self.record) {
+        let asks = matches!(content, Content::View(ViewMessage::Ask(_)));
+        if let (true, Some(record)) = (asks && *from == self.setup.node, &self.record) {
             let message = ViewMessage::Record(record.clone());
             return self.post(from.clone(), Content::View(message));
         }
@@ -268,7 +269,9 @@ impl NodeAgent {
             Some(own) if own.id.cluster == record.id.cluster => {
                 (own.id.number < record.id.number, false)
             }
-            Some(_) => (is_own || (self.is_client() && self.needs_record()), true),
+            // Its own voter knows best, but only if it is one: a removed node keeps its last record.
+            Some(_) if is_own && record.place(from).is_some() => (true, true),
+            Some(_) => (self.is_client() && self.needs_record(), true),
         };
         if !is_new {
             if is_other {

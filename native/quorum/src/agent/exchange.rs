@@ -101,7 +101,11 @@ impl Agent {
             false => self.now,
         };
         if matches!(repair, Repair::Assert(_)) {
-            link.next_assert = self.now + rules.heartbeat;
+            // The votes of a lock in transition may end soon, and nothing renews them.
+            link.next_assert = match link.adopting && self.locks.continues_any(member) {
+                true => self.now + rules.recall * 5,
+                false => self.now + rules.heartbeat,
+            };
         }
         let (seq, session) = (link.last.0, link.session);
         let sent = ops.iter().filter_map(sent).collect();

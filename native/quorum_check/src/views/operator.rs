@@ -102,7 +102,9 @@ impl World {
             let most = self.counts.entry("longest change (ms)").or_default();
             *most = (*most).max(took as u64);
             self.operator.list = list;
-            self.turn_off();
+            if !self.healed {
+                self.turn_off();
+            }
         }
         let is_failure = !matches!(answer, ChangeAnswer::Done(_) | ChangeAnswer::Changing(_));
         if self.plan.is_calm() && is_failure {
