@@ -16,7 +16,7 @@
 use crate::agent::{Adoption, Agent, AgentOutput, AgentSetup};
 use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
 use crate::message::{Content, Envelope, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::ProtocolBugs;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
 use crate::view::{NodeName, Record, ViewId};
@@ -383,9 +383,17 @@ impl NodeAgent {
         let Some((before, _)) = &self.sealing else {
             return MemberSet::EMPTY;
         };
-        before
+        let to = before
             .places(&self.connected)
-            .and(self.agent.unsealed(self.now))
+            .and(self.agent.unsealed(self.now));
+        let leaves = |voter: &Member| {
+            let record = self.record.as_ref();
+            record.is_some_and(|record| !record.has(before.peer(*voter)))
+        };
+        match self.setup.bugs.have(ProtocolBug::LeaversUnasked) {
+            true => to.iter().filter(|voter| !leaves(voter)).collect(),
+            false => to,
+        }
     }
 
     /// Asks a node for its record, unless it was asked within `pause`.

@@ -51,12 +51,11 @@ fn finds(bug: ProtocolBug, labels: &[&str], histories: u64) {
 #[test]
 fn controls() {
     for bug in [
-        VotesUnsettled, NoReports, QuarantinedReports, ProvisionalUnreported, RestartedBelieves, SealNotStored,
-        OneSealTooFew, LostIsOld, LostReports, NoFloor, StayersLearnNothing, PromiseBeforeVoted, PromiseBeforeOver,
-        AcceptedIsDecided, BallotReused, NoReady, AcceptedForgotten, NoLearningFromNew,
+        NewVotesCount, FewerKept, KeptLate, DeadlineAnew, DeadlineOfUnasked, SettlesUnasserted, NoKept, UnaskedNotKept,
+        KeptEarly, LeaversUnasked, QuarantinedReports, ProvisionalUnreported, RestartedBelieves,
     ] {
         let since = std::time::Instant::now();
-        let found = search(&Options::default().bug(bug), 3000);
+        let found = search(&Options::default().bug(bug), 1500);
         println!("{bug:?}: {found:?} {:?}", since.elapsed());
     }
 }
