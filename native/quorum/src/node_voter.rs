@@ -243,7 +243,9 @@ impl NodeVoter {
         match envelope.content {
             Content::View(message) => self.view_message(from, theirs, message, is_foreign),
             Content::Frame(_) if is_foreign => {}
-            Content::Frame(frame) if theirs == ours && self.voter.is_some() => self.frame(from, frame),
+            Content::Frame(frame) if theirs == ours && self.voter.is_some() => {
+                self.frame(from, frame)
+            }
             Content::Frame(frame) => {
                 if let Frame::Batch(batch) = &frame {
                     // The first batch of a session is empty.
@@ -355,7 +357,10 @@ impl NodeVoter {
         self.clients = Clients::default();
         self.votes_after = None;
         self.asked.clear();
-        if let (true, Some(place)) = (self.has(ProtocolBug::LostIsOld), record.place(&self.setup.node)) {
+        if let (true, Some(place)) = (
+            self.has(ProtocolBug::LostIsOld),
+            record.place(&self.setup.node),
+        ) {
             self.state.id = record.peer(place).id;
         }
         self.state.record = Some(record.clone());
@@ -397,7 +402,12 @@ impl NodeVoter {
         self.now = self.now.max(now);
         self.trouble = None;
         self.stored = self.stored.max(number);
-        while let Some(written) = self.written.front().copied().filter(|of| of.number <= number) {
+        while let Some(written) = self
+            .written
+            .front()
+            .copied()
+            .filter(|of| of.number <= number)
+        {
             self.written.pop_front();
             if let Some(voter) = &mut self.voter {
                 voter.stored(self.now, written.mark);
@@ -407,7 +417,10 @@ impl NodeVoter {
             }
         }
         while self.waiting.front().is_some_and(|(at, _)| *at <= number) {
-            let post = self.waiting.pop_front().map(|(_, post)| NodeVoterOutput::Post(post));
+            let post = self
+                .waiting
+                .pop_front()
+                .map(|(_, post)| NodeVoterOutput::Post(post));
             self.out.extend(post);
         }
         match self.stage {
@@ -468,7 +481,11 @@ impl NodeVoter {
     /// A node is disconnected.
     pub fn down(&mut self, now: Time, node: &NodeName) {
         self.now = self.now.max(now);
-        let known = self.state.record.as_ref().and_then(|record| self.clients.known(node, record));
+        let known = self
+            .state
+            .record
+            .as_ref()
+            .and_then(|record| self.clients.known(node, record));
         if let (Some(voter), Some(node)) = (&mut self.voter, known) {
             voter.down(self.now, node);
         }
@@ -528,7 +545,10 @@ impl NodeVoter {
     /// The view of this node.
     #[must_use]
     pub fn view(&self) -> ViewId {
-        self.state.record.as_ref().map_or(ViewId::NONE, |record| record.id)
+        self.state
+            .record
+            .as_ref()
+            .map_or(ViewId::NONE, |record| record.id)
     }
 
     /// The name of a node that the voter knows by this number.
@@ -571,7 +591,8 @@ impl NodeVoter {
                     view: record.id,
                     content: Content::Frame(send.frame),
                 };
-                self.out.push(NodeVoterOutput::Post(Post { to, role, envelope }));
+                self.out
+                    .push(NodeVoterOutput::Post(Post { to, role, envelope }));
             }
             VoterOutput::Store(mark) => {
                 self.state.mark = self.state.mark.max(mark);
@@ -653,7 +674,10 @@ impl NodeVoter {
 
     fn is_member(&self) -> bool {
         let own = self.own();
-        self.state.record.as_ref().is_some_and(|record| record.has(&own))
+        self.state
+            .record
+            .as_ref()
+            .is_some_and(|record| record.has(&own))
     }
 
     /// Whether the view has this node with the identity of a file that is lost.

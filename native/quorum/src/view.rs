@@ -178,7 +178,10 @@ impl Record {
 
     /// The places of the members that are in `nodes`.
     pub fn places<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeName>) -> MemberSet {
-        nodes.into_iter().filter_map(|node| self.place(node)).collect()
+        nodes
+            .into_iter()
+            .filter_map(|node| self.place(node))
+            .collect()
     }
 }
 

@@ -103,7 +103,12 @@ impl NodeVoter {
             let answer = ChangeAnswer::NotReady(unheard.collect());
             return self.out.push(NodeVoterOutput::Answer(request, answer));
         };
-        if self.change.as_ref().is_some_and(|change| change.request.is_some()) || self.reset.is_some() {
+        if self
+            .change
+            .as_ref()
+            .is_some_and(|change| change.request.is_some())
+            || self.reset.is_some()
+        {
             let answer = ChangeAnswer::Changing(record);
             return self.out.push(NodeVoterOutput::Answer(request, answer));
         }
@@ -152,7 +157,11 @@ impl NodeVoter {
         if self.next_change().is_some_and(|at| at <= self.now) {
             if let Some(record) = self.state.record.clone() {
                 let names = match self.is_lost() {
-                    true => record.members.iter().map(|peer| peer.node.clone()).collect(),
+                    true => record
+                        .members
+                        .iter()
+                        .map(|peer| peer.node.clone())
+                        .collect(),
                     false => Vec::new(),
                 };
                 self.drive(None, names, record);
@@ -183,7 +192,10 @@ impl NodeVoter {
         let old = change.base.members.iter().map(|peer| peer.node.clone());
         match change.step {
             Step::Ready => {
-                let question = ViewMessage::Ready { nonce, agents: true };
+                let question = ViewMessage::Ready {
+                    nonce,
+                    agents: true,
+                };
                 for node in old.chain(change.names).collect::<BTreeSet<_>>() {
                     self.post(node, Role::Voter, question.clone());
                 }
@@ -201,7 +213,10 @@ impl NodeVoter {
                 }
             }
             Step::Over => {
-                let question = ViewMessage::Ready { nonce, agents: false };
+                let question = ViewMessage::Ready {
+                    nonce,
+                    agents: false,
+                };
                 let record = self.state.record.clone().expect("it is decided");
                 for peer in record.members {
                     self.post(peer.node, Role::Voter, question.clone());
@@ -219,7 +234,10 @@ impl NodeVoter {
         let agents = agents && !self.has(ProtocolBug::NoReady);
         if let (true, Some(voter), Some(record)) = (agents, &mut self.voter, &self.state.record) {
             let nodes = voter.silent_since(since);
-            silent = nodes.into_iter().map(|node| self.clients.name(node, record)).collect();
+            silent = nodes
+                .into_iter()
+                .map(|node| self.clients.name(node, record))
+                .collect();
         }
         silent.sort_unstable();
         silent.truncate(crate::members::MAX_MEMBERS);
@@ -240,7 +258,11 @@ impl NodeVoter {
             self.other_number(from, theirs, Role::Voter);
         }
         self.readiness_of_reset(from, theirs, &readiness);
-        let Some(change) = self.change.as_mut().filter(|change| change.nonce == readiness.nonce) else {
+        let Some(change) = self
+            .change
+            .as_mut()
+            .filter(|change| change.nonce == readiness.nonce)
+        else {
             return;
         };
         change.answers.insert(from.clone(), (theirs, readiness));
@@ -255,13 +277,16 @@ impl NodeVoter {
 
     /// The members of the new list, if all are ready; otherwise who is not.
     fn ready_peers(&self, change: &Change) -> Result<Vec<Peer>, ChangeAnswer> {
-        let (base, mut not_ready, mut peers, mut answered) = (&change.base, Vec::new(), Vec::new(), 0);
+        let (base, mut not_ready, mut peers, mut answered) =
+            (&change.base, Vec::new(), Vec::new(), 0);
         for node in &change.names {
             let known = base.place(node).map(|place| base.peer(place).id);
             let why = match change.answers.get(node) {
                 None if known.is_none() => Some(Why::Down),
                 None => None,
-                Some((view, _)) if view.is_foreign(base.id) => Some(Why::OtherCluster(view.cluster)),
+                Some((view, _)) if view.is_foreign(base.id) => {
+                    Some(Why::OtherCluster(view.cluster))
+                }
                 Some((_, readiness)) if readiness.lease_ms != base.lease_ms => {
                     Some(Why::Lease(readiness.lease_ms))
                 }
@@ -271,20 +296,32 @@ impl NodeVoter {
             answered += usize::from(answer.is_some());
             not_ready.extend(why.map(|why| (node.clone(), why)));
             let id = answer.map(|(_, readiness)| readiness.id).or(known);
-            peers.extend(id.map(|id| Peer { node: node.clone(), id }));
+            peers.extend(id.map(|id| Peer {
+                node: node.clone(),
+                id,
+            }));
         }
         if not_ready.is_empty() && answered <= change.names.len() / 2 {
-            let silent = change.names.iter().filter(|node| !change.answers.contains_key(node));
+            let silent = change
+                .names
+                .iter()
+                .filter(|node| !change.answers.contains_key(node));
             not_ready.extend(silent.map(|node| (node.clone(), Why::Down)));
         }
-        let old = |peer: &Peer| change.answers.get(&peer.node).filter(|(_, of)| of.id == peer.id);
+        let old = |peer: &Peer| {
+            change
+                .answers
+                .get(&peer.node)
+                .filter(|(_, of)| of.id == peer.id)
+        };
         for peer in &base.members {
             let silent = old(peer).map(|(_, readiness)| readiness.silent.clone());
             if let Some(silent) = silent.filter(|silent| !silent.is_empty()) {
                 not_ready.push((peer.node.clone(), Why::NoAnswerOfAgents(silent)));
             }
         }
-        let is_over = |peer: &Peer| old(peer).is_some_and(|(view, of)| *view == base.id && of.is_over);
+        let is_over =
+            |peer: &Peer| old(peer).is_some_and(|(view, of)| *view == base.id && of.is_over);
         if !Record::is_quorum(&base.members, is_over) {
             let down = base.members.iter().filter(|peer| old(peer).is_none());
             let down: Vec<_> = down.map(|peer| (peer.node.clone(), Why::Down)).collect();
@@ -304,11 +341,17 @@ impl NodeVoter {
 
     /// Goes on when all are ready, and returns whether it did. A node that does not answer soon keeps its identity.
     fn decide_ready(&mut self) -> bool {
-        let Some(change) = self.change.as_ref().filter(|change| change.step == Step::Ready) else {
+        let Some(change) = self
+            .change
+            .as_ref()
+            .filter(|change| change.step == Step::Ready)
+        else {
             return false;
         };
         let old = change.base.members.iter().map(|peer| &peer.node);
-        let all = old.chain(&change.names).all(|node| change.answers.contains_key(node));
+        let all = old
+            .chain(&change.names)
+            .all(|node| change.answers.contains_key(node));
         if !all && self.now < change.since + 2 * REPEAT {
             return false;
         }
@@ -339,17 +382,26 @@ impl NodeVoter {
         ballot: Ballot,
         accepted: Option<(Ballot, Record)>,
     ) {
-        let Some(change) = self.change.as_mut().filter(|change| change.ballot == ballot) else {
+        let Some(change) = self
+            .change
+            .as_mut()
+            .filter(|change| change.ballot == ballot)
+        else {
             return;
         };
         let Step::Prepare { promises } = &mut change.step else {
             return;
         };
         promises.insert(from.clone(), accepted);
-        if !Record::is_quorum(&change.base.members, |peer| promises.contains_key(&peer.node)) {
+        if !Record::is_quorum(&change.base.members, |peer| {
+            promises.contains_key(&peer.node)
+        }) {
             return;
         }
-        let highest = promises.values().flatten().max_by_key(|(ballot, _)| *ballot);
+        let highest = promises
+            .values()
+            .flatten()
+            .max_by_key(|(ballot, _)| *ballot);
         let highest = highest.map(|(_, record)| record.clone());
         let Some(record) = highest.or_else(|| change.wanted.clone()) else {
             // Nobody has accepted anything: there is nothing to help with.
@@ -371,7 +423,11 @@ impl NodeVoter {
     pub(super) fn refused(&mut self, promised: Ballot) {
         let random = self.draw();
         let wait = self.setup.rules.wait / 3;
-        let Some(change) = self.change.as_mut().filter(|change| change.ballot < promised) else {
+        let Some(change) = self
+            .change
+            .as_mut()
+            .filter(|change| change.ballot < promised)
+        else {
             return;
         };
         if !matches!(change.step, Step::Prepare { .. } | Step::Accept { .. }) {
@@ -385,7 +441,11 @@ impl NodeVoter {
     }
 
     pub(super) fn accepted(&mut self, from: &NodeName, ballot: Ballot) {
-        let Some(change) = self.change.as_mut().filter(|change| change.ballot == ballot) else {
+        let Some(change) = self
+            .change
+            .as_mut()
+            .filter(|change| change.ballot == ballot)
+        else {
             return;
         };
         let Step::Accept { accepted } = &mut change.step else {
@@ -423,7 +483,10 @@ impl NodeVoter {
 
     fn random_wait(&mut self) -> std::time::Duration {
         let random = self.draw();
-        self.setup.rules.wait.mul_f64(random as f64 / u64::MAX as f64)
+        self.setup
+            .rules
+            .wait
+            .mul_f64(random as f64 / u64::MAX as f64)
     }
 
     fn decide_over(&mut self) {
@@ -472,7 +535,8 @@ impl NodeVoter {
     fn finish(&mut self, answer: ChangeAnswer) {
         self.change_after = self.now + self.random_wait();
         let request = self.change.take().and_then(|change| change.request);
-        self.out.extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
+        self.out
+            .extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
     }
 
     /// The identity of this node's file.

@@ -32,9 +32,15 @@ impl Learning {
 
     /// The members whose reports are missing.
     pub(super) fn missing(&self, record: &Record) -> Vec<NodeName> {
-        let peers = if record.before.is_empty() { &record.members } else { &record.before };
+        let peers = if record.before.is_empty() {
+            &record.members
+        } else {
+            &record.before
+        };
         let nodes = peers.iter().map(|peer| peer.node.clone());
-        nodes.filter(|node| !self.reports.contains_key(node)).collect()
+        nodes
+            .filter(|node| !self.reports.contains_key(node))
+            .collect()
     }
 
     /// What the reports say, if they are enough: those of a quorum of the members before, or of one that votes. After a
@@ -44,8 +50,13 @@ impl Learning {
             node: node.clone(),
             id: report.id,
         };
-        let by = |of: &Peer| self.reports.get(&of.node).filter(|report| report.id == of.id);
-        let votes = |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
+        let by = |of: &Peer| {
+            self.reports
+                .get(&of.node)
+                .filter(|report| report.id == of.id)
+        };
+        let votes =
+            |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
         let voting = self.reports.iter().find(votes);
         if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
             return Some(joined([report]));
@@ -56,11 +67,17 @@ impl Learning {
                 true => Record::is_quorum(&record.members, has),
                 false => record.members.iter().all(has),
             };
-            let agents = bugs.have(ProtocolBug::ResetNoQuarantine).then(BTreeSet::new);
+            let agents = bugs
+                .have(ProtocolBug::ResetNoQuarantine)
+                .then(BTreeSet::new);
             return all.then_some((record.fence, agents));
         }
         // An identity whose node is in the list with another one is lost: its file may be another one by now.
-        let counts = |of: &&Peer| record.place(&of.node).is_none_or(|place| record.peer(place).id == of.id);
+        let counts = |of: &&Peer| {
+            record
+                .place(&of.node)
+                .is_none_or(|place| record.peer(place).id == of.id)
+        };
         let reports: Vec<&Report> = record.before.iter().filter(counts).filter_map(by).collect();
         let more = usize::from(bugs.have(ProtocolBug::OneSealTooFew));
         (reports.len() + more > record.before.len() / 2).then(|| joined(reports))
@@ -88,7 +105,9 @@ impl NodeVoter {
         let record = self.state.record.as_ref().filter(|_| self.is_member())?;
         let voter = self.voter.as_ref();
         let agents = voter.and_then(|voter| voter.reported()).map(|agents| {
-            let named = agents.into_iter().map(|(node, agent)| (self.clients.name(node, record), agent));
+            let named = agents
+                .into_iter()
+                .map(|(node, agent)| (self.clients.name(node, record), agent));
             let mut named: Vec<(NodeName, Lifetime)> = named.collect();
             named.sort_unstable();
             named
@@ -118,7 +137,11 @@ impl NodeVoter {
         let voting = self.own_report().filter(|report| report.votes);
         let own = self.own();
         let lost = |peer: &&Peer| peer.node == own.node && self.has(ProtocolBug::LostReports);
-        let id = record.before.iter().find(lost).map_or(own.id, |peer| peer.id);
+        let id = record
+            .before
+            .iter()
+            .find(lost)
+            .map_or(own.id, |peer| peer.id);
         let is_sealed = record.before.contains(&own)
             || record.before.is_empty() && record.has(&own)
             || id != own.id;
@@ -178,7 +201,8 @@ impl NodeVoter {
         };
         let own = self.report_for(&record);
         let bugs = self.setup.bugs;
-        let is_stayer = bugs.have(ProtocolBug::StayersLearnNothing) && record.before.contains(&self.own());
+        let is_stayer =
+            bugs.have(ProtocolBug::StayersLearnNothing) && record.before.contains(&self.own());
         let Stage::Member(Some(learning)) = &mut self.stage else {
             return;
         };
@@ -202,7 +226,9 @@ impl NodeVoter {
         let believes = !self.has_restarted || bugs.have(ProtocolBug::RestartedBelieves);
         let agents = agents.filter(|_| believes);
         let numbered = agents.map(|agents| {
-            let number = |(node, agent): (NodeName, Lifetime)| Some((self.clients.node(&node, &record)?, agent));
+            let number = |(node, agent): (NodeName, Lifetime)| {
+                Some((self.clients.node(&node, &record)?, agent))
+            };
             agents.into_iter().filter_map(number).collect()
         });
         self.stage = Stage::Member(None);

@@ -34,7 +34,12 @@ impl NodeVoter {
     }
 
     pub(super) fn accept(&mut self, from: &NodeName, ballot: Ballot, record: Record) {
-        let Some(own) = self.state.record.as_ref().filter(|_| matches!(self.stage, Stage::Member(_))) else {
+        let Some(own) = self
+            .state
+            .record
+            .as_ref()
+            .filter(|_| matches!(self.stage, Stage::Member(_)))
+        else {
             return;
         };
         if own.next(record.members.clone()) != record {

@@ -41,7 +41,9 @@ impl NodeVoter {
         self.now = self.now.max(now);
         names.sort_unstable();
         let old = self.state.record.iter().flat_map(|record| &record.members);
-        let others = old.map(|peer| peer.node.clone()).filter(|node| !names.contains(node));
+        let others = old
+            .map(|peer| peer.node.clone())
+            .filter(|node| !names.contains(node));
         let others = others.collect();
         if let (Some(_), Some(record)) = (&self.reset, self.state.record.clone()) {
             let answer = ChangeAnswer::Changing(record);
@@ -76,17 +78,32 @@ impl NodeVoter {
                 let answer = match reset.record {
                     Some(record) => ChangeAnswer::Starting(record),
                     None => {
-                        let down = reset.names.iter().filter(|node| !reset.counted.contains_key(node));
+                        let down = reset
+                            .names
+                            .iter()
+                            .filter(|node| !reset.counted.contains_key(node));
                         ChangeAnswer::NotReady(down.map(|node| (node.clone(), Why::Down)).collect())
                     }
                 };
                 self.finish_reset(answer);
             }
             Some(record) => {
-                for node in reset.names.iter().filter(|node| !reset.taken.contains(node)) {
-                    self.post(node.clone(), Role::Voter, ViewMessage::Reset(record.clone()));
+                for node in reset
+                    .names
+                    .iter()
+                    .filter(|node| !reset.taken.contains(node))
+                {
+                    self.post(
+                        node.clone(),
+                        Role::Voter,
+                        ViewMessage::Reset(record.clone()),
+                    );
                     let (nonce, agents) = (reset.nonce, false);
-                    self.post(node.clone(), Role::Voter, ViewMessage::Ready { nonce, agents });
+                    self.post(
+                        node.clone(),
+                        Role::Voter,
+                        ViewMessage::Ready { nonce, agents },
+                    );
                 }
             }
             None => {
@@ -166,8 +183,17 @@ impl NodeVoter {
         }
     }
 
-    pub(super) fn readiness_of_reset(&mut self, from: &NodeName, view: ViewId, readiness: &Readiness) {
-        let Some(reset) = self.reset.as_mut().filter(|reset| reset.nonce == readiness.nonce) else {
+    pub(super) fn readiness_of_reset(
+        &mut self,
+        from: &NodeName,
+        view: ViewId,
+        readiness: &Readiness,
+    ) {
+        let Some(reset) = self
+            .reset
+            .as_mut()
+            .filter(|reset| reset.nonce == readiness.nonce)
+        else {
             return;
         };
         if reset.record.as_ref().is_none_or(|record| record.id != view) {
@@ -181,6 +207,7 @@ impl NodeVoter {
 
     fn finish_reset(&mut self, answer: ChangeAnswer) {
         let request = self.reset.take().map(|reset| reset.request);
-        self.out.extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
+        self.out
+            .extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
     }
 }

@@ -126,7 +126,14 @@ impl NodeVoter {
         let Stage::Starting(start) = &self.stage else {
             return Vec::new();
         };
-        let others = self.setup.seeds.iter().filter(|node| **node != self.setup.node);
-        others.filter(|node| !start.heard.contains_key(node)).cloned().collect()
+        let others = self
+            .setup
+            .seeds
+            .iter()
+            .filter(|node| **node != self.setup.node);
+        others
+            .filter(|node| !start.heard.contains_key(node))
+            .cloned()
+            .collect()
     }
 }

@@ -68,7 +68,9 @@ impl NodeVoter {
             (Stage::Member(Some(learning)), _) => all(learning.missing(record), Awaits::Report),
             (Stage::Member(None), Some(voter)) => {
                 let awaited = voter.awaited().into_iter();
-                let nodes = awaited.map(|node| self.clients.name(node, record)).collect();
+                let nodes = awaited
+                    .map(|node| self.clients.name(node, record))
+                    .collect();
                 let what = match voter.is_voting() {
                     true => Awaits::Kept,
                     false => Awaits::Settled,

@@ -69,8 +69,19 @@ impl World {
         let now = host.clock.at(self.real);
         host.machine = Some(NodeAgent::new(setup, now));
         for about in 0..self.plan.nodes {
-            let delay = if about == node { 0 } else { self.random.spread(MICROSECOND, 50 * MILLISECOND) };
-            self.push(self.real + delay, Event::Connection { node, about, up: true });
+            let delay = if about == node {
+                0
+            } else {
+                self.random.spread(MICROSECOND, 50 * MILLISECOND)
+            };
+            self.push(
+                self.real + delay,
+                Event::Connection {
+                    node,
+                    about,
+                    up: true,
+                },
+            );
         }
         self.call_agent(node, |_, _| ());
         let pause = self.think();
@@ -126,7 +137,9 @@ impl World {
                     self.send(node, to, post.role, post.envelope);
                 }
                 NodeAgentOutput::Agent(output) => self.of_agent(node, output),
-                NodeAgentOutput::Adopted(record) => self.log(|| format!("n{node} agent adopts {}", record.id.number)),
+                NodeAgentOutput::Adopted(record) => {
+                    self.log(|| format!("n{node} agent adopts {}", record.id.number))
+                }
                 NodeAgentOutput::OtherCluster { .. } => {}
             }
         }
@@ -153,7 +166,8 @@ impl World {
                 }
             }
             AgentOutput::Refused { request, why } => {
-                if matches!(self.nodes[node].activity, Activity::Waiting(own, _) if own == request.0) {
+                if matches!(self.nodes[node].activity, Activity::Waiting(own, _) if own == request.0)
+                {
                     self.refused(node, why);
                     let pause = self.think();
                     self.becomes(node, Activity::Idle, pause);
@@ -195,7 +209,12 @@ impl World {
         if self.nodes[node].voter.life != life || self.nodes[node].voter.machine.is_none() {
             return;
         }
-        self.log(|| format!("n{node} stored {number}: life {}, voted {}, mark {}", state.life, state.has_voted, state.mark.0));
+        self.log(|| {
+            format!(
+                "n{node} stored {number}: life {}, voted {}, mark {}",
+                state.life, state.has_voted, state.mark.0
+            )
+        });
         self.nodes[node].file = Some(state);
         self.call_voter(node, |voter, now| voter.stored(now, number));
     }
@@ -283,10 +302,14 @@ impl World {
         self.nodes[node].activity = Activity::Waiting(request, self.real);
         self.nodes[node].version += 1;
         self.asked(request, node, name);
-        let names = Name::new(format!("{name}").as_bytes()).expect("a short name").into();
+        let names = Name::new(format!("{name}").as_bytes())
+            .expect("a short name")
+            .into();
         let timeout = Duration::from_nanos(timeout as u64);
         self.call_agent(node, |agent, now| {
-            agent.agent().lock(now, Request(request), names, Mode::Write, timeout);
+            agent
+                .agent()
+                .lock(now, Request(request), names, Mode::Write, timeout);
         });
     }
 }

@@ -36,6 +36,7 @@ pub enum Event {
     },
     Fault,
     Start(usize, Role),
+    Crash(usize, Role),
     Mend(Vec<(usize, usize)>),
     Operator,
     Heal,
@@ -253,6 +254,11 @@ impl World {
             Event::Fault => self.inject(),
             Event::Start(node, Role::Voter) => self.start_voter(node),
             Event::Start(node, Role::Agent) => self.start_agent(node),
+            Event::Crash(node, role) if !self.healed => {
+                let span = self.random.spread(MILLISECOND, SECOND);
+                self.crash(node, role, span);
+            }
+            Event::Crash(..) => {}
             Event::Mend(links) => self.mend(links),
             Event::Operator => self.operate(),
             Event::Heal => self.heal(),
@@ -264,7 +270,12 @@ impl World {
     pub fn send(&mut self, from: usize, to: usize, role: Role, envelope: Envelope) {
         let route = self.network.route(&mut self.random, self.real, from, to);
         if let Content::View(_) = envelope.content {
-            self.log(|| format!("n{from} -> n{to} {role:?}: {:?} {:?}", envelope.view.number, envelope.content));
+            self.log(|| {
+                format!(
+                    "n{from} -> n{to} {role:?}: {:?} {:?}",
+                    envelope.view.number, envelope.content
+                )
+            });
         }
         for at in [route.arrives, route.duplicate].into_iter().flatten() {
             let envelope = Box::new(envelope.clone());

@@ -3,7 +3,7 @@
 use super::cluster::{rules, Answer, Lock, SECOND};
 use super::views::{node, peers, Views};
 use quorum::agent::{Loss, Refusal};
-use quorum::message::{Role, Content, Frame, Op, VoterState};
+use quorum::message::{Content, Frame, Op, Role, VoterState};
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::view::{NodeName, Record, ViewId};
@@ -567,7 +567,12 @@ fn a_record_of_another_cluster_is_believed_from_the_own_voter_only() {
     other.id.cluster += 1;
     views.tell_from(1, "n2", &other);
     views.tell_from(1, "n2", &other);
-    views.receive(1, "n0", other.id, Content::View(ViewMessage::Ask(Role::Agent)));
+    views.receive(
+        1,
+        "n0",
+        other.id,
+        Content::View(ViewMessage::Ask(Role::Agent)),
+    );
     assert_eq!(views.strangers, [(1, node(2)), (1, node(0))]);
     assert!(views.held(&lock));
     assert_ne!(views.agents[1].record(), Some(&other));
