@@ -83,6 +83,7 @@ pub mod lease;
 pub mod members;
 pub mod message;
 mod name;
+pub mod node_agent;
 pub mod node_voter;
 pub mod protocol_bug;
 pub mod rules;
