@@ -459,9 +459,9 @@ output({adopted, _Number, Members}, State) ->
     ok = canal_lock_quorum_connections:members(Members),
     State#state{members = Members};
 %% The voter reports it.
-output({other_cluster, _, _}, State = #state{config = #{has_voter := true}}) ->
+output({other_cluster, _}, State = #state{config = #{has_voter := true}}) ->
     State;
-output({other_cluster, Node, _}, State) ->
+output({other_cluster, Node}, State) ->
     ok = canal_lock_quorum_reports:report(other_cluster, #{node => Node}),
     State;
 output({bad_frame, Node, Why}, State = #state{reported = Reported}) ->

@@ -41,8 +41,7 @@
 %% What both machines can request.
 -type sending() ::
     canal_lock_quorum_wire:post()
-    | {bad_frame, From :: node(), Sentence :: binary()}
-    | {other_cluster, node(), Cluster :: count()}.
+    | {bad_frame, From :: node(), Sentence :: binary()}.
 
 -type agent_event() ::
     frame()
@@ -62,7 +61,8 @@
     | recalled
     | {at_risk, id()}
     | {lost, id(), quorum | revoked}
-    | {adopted, count(), [node(), ...]}.
+    | {adopted, count(), [node(), ...]}
+    | {other_cluster, node()}.
 
 %% `N' numbers the contents of the state file: the last one that is stored.
 -type voter_event() ::
@@ -78,7 +78,8 @@
     | {answer, request(), canal_lock_quorum:change_answer()}
     | {took, count(), [node(), ...]}
     | lost
-    | {other_list, node()}.
+    | {other_list, node()}
+    | {other_cluster, node(), Cluster :: count()}.
 
 -on_load(load_again/0).
 

@@ -8,7 +8,8 @@
 //!                                 |
 //!   requests, votes, unlocks   asking.rs -------------------- requests.rs  all requests; request.rs: the votes of one
 //!                                 |                           locks.rs     held locks and their leases
-//!   runs                       passing.rs                     unlocks.rs   unlocks that voters have executed
+//!   runs                       passing.rs                     transition.rs  those of an earlier list of members
+//!   another list of members    adoption.rs                    unlocks.rs   unlocks that voters have executed
 //!                                                             queues.rs    requests that wait for others of this node
 //! ```
 //!
@@ -17,7 +18,9 @@
 //! # Invariants
 //! - **G1** A lock is in the table if and only if a quorum has votes for it that they cannot have dropped yet: for
 //!   `holder_lease` after the sending of a batch of the vote's session that was answered. A vote that was given unasked
-//!   counts for less, until it is confirmed: see `exchange.rs`. (Q1, Q2)
+//!   counts for less, until it is confirmed: see `exchange.rs`. A lock that was held when the agent adopted another
+//!   list of members has votes of a quorum of the list before instead, for at most as long: see `transition.rs`. (Q1,
+//!   Q2)
 //! - **G2** After the restart of a voter, no answer extends its votes before the agent has settled there. It settles
 //!   when the voter has confirmed each lock that *continues* a vote, one that still counted when the agent learned of
 //!   the restart; or when these votes have ended. So when the voter learns that the agent has settled, the agent counts
@@ -32,6 +35,7 @@
 //! Every call first advances the time: a lock whose lease has expired by `now` is lost before the event of the call
 //! could renew it. A lock that a reader of its standing found expired therefore stays expired.
 
+mod adoption;
 mod asking;
 mod exchange;
 mod link;
@@ -41,9 +45,10 @@ mod passing;
 mod queues;
 mod request;
 mod requests;
+mod transition;
 mod unlocks;
 
-pub use output::{AgentOutput, AgentSetup, Held, Loss, Path, Refusal, Request, Status};
+pub use output::{Adoption, AgentOutput, AgentSetup, Held, Loss, Path, Refusal, Request, Status};
 
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet};
@@ -82,6 +87,8 @@ pub struct Agent {
     clock: u64,
     /// The members that have another list or other leases.
     differing: MemberSet,
+    /// Whether the list is provisional: the agent sends nothing.
+    is_viewless: bool,
     out: Vec<AgentOutput>,
 }
 
@@ -104,6 +111,7 @@ impl Agent {
             next: Token(1),
             clock: 0,
             differing: MemberSet::EMPTY,
+            is_viewless: false,
             out: Vec::new(),
         }
     }
@@ -274,11 +282,13 @@ impl Agent {
     /// When to call [`Agent::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        let members = self.members_that(|link| link.connected).iter();
-        let links = members.map(|member| match &self.links[member.place()].flight {
-            Some(flight) => flight.until,
-            None => self.sends_at(member),
-        });
+        let members = self.members_that(|link| link.connected && !self.is_viewless);
+        let links = members
+            .iter()
+            .map(|member| match &self.links[member.place()].flight {
+                Some(flight) => flight.until,
+                None => self.sends_at(member),
+            });
         let refused = self.requests.first().and_then(|_| self.refusal());
         let refused = refused.map(|_| Time::LONG_AGO);
         let others = [

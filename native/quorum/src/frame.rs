@@ -49,15 +49,15 @@
 //!                 flag continues, names
 //!     03 unlock   number token, fence
 //!     04 sync     number from, number to, ascending live
-//!     05 settled
+//!     05 settled  flag kept
 //!     06 revoke   name
 //!     07 end agent     number agent
 //! ```
 //!
 //! - **F1** Each frame has exactly one encoding, and `decode` accepts no other: `decode(encode(f)) == f`, and
 //!   `encode(decode(b)) == b`.
-//! - **F2** `decode` allocates at most 48 bytes in total for each byte of a valid frame. A batch of one-byte
-//!   operations reaches this limit. For invalid input the limit is 75 bytes, because a nested count is trusted as
+//! - **F2** `decode` allocates at most 28 bytes in total for each byte of a valid frame. Assertions of many names of
+//!   one byte reach this limit. For invalid input the limit is 75 bytes, because a nested count is trusted as
 //!   long as enough bytes follow it. `decode` compares each count with its limit and with the bytes that are left
 //!   before it allocates.
 //! - **F3** Every message that a correct agent or voter sends fits into a frame: see [`MAX_FRAME`].

@@ -12,19 +12,21 @@
 //!     locks        held locks and their leases             mark, guests what is stored: of fences, of clients
 //!     link         what one voter was sent                 lives        decides whether the state file is old
 //!     unlocks      unlocks that voters have executed       learning     decides when lost fences are recovered
-//!                    |                                     recovery     asks other voters for both
-//!                    |                                     status       what it reports to the agents
+//!     adoption     takes another list of members           recovery     asks other voters for both
+//!     transition   locks held under the list before        status       what it reports to the agents
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
 //!      is a lock held? for any thread
 //! ```
+//!
+//! `node_agent.rs` adds the names of nodes and the numbers of views to the agent.
 //!
 //! `members.rs` defines the member list, `rules.rs` the constants, `time.rs` the time that callers pass in, `bounds.rs`
 //! the limits of frames. `protocol_bug.rs` lists protocol bugs that a model can enable; in other builds each check is
 //! the constant `false`.
 //!
 //! Read `docs/quorum.md` first. It describes the protocol, why it is correct, and its limits. Then read
-//! `message.rs`, `voter.rs` and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L3).
+//! `message.rs`, `voter.rs` and `agent.rs`, whose heads state their invariants (V1…, G1…), and `lease.rs` (L1 to L4).
 //!
 //! A caller passes the time and an event to a machine, then collects the machine's outputs:
 //!

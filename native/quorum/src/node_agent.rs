@@ -1,189 +1,431 @@
-//! The agent of a node in the view that it knows. (A part: it takes the first view only.)
+//! The agent of a node in the view that the node knows. It adds names and numbers to the agent, which knows places
+//! only.
+//!
+//! ```text
+//!   record k ---- a record k + 1 arrives ----> record k + 1
+//!                                                 |  held locks are in transition: see `agent/transition.rs`
+//!   voters of k with votes of held locks  <-------'  get the record until they answer with k + 1: they are sealed then
+//! ```
+//!
+//! A message of a higher number makes it ask for the record; a voter with a lower number gets the agent's record.
+//! Messages of another cluster are ignored. A node follows another cluster if its own voter has, or if it has no voter
+//! and no member of its own cluster answers any more.
+//!
+//! Without a record it asks all nodes that it knows, and requests wait. A member learns it from its own voter.
 
-use crate::agent::{Agent, AgentOutput, AgentSetup};
-use crate::members::Members;
-use crate::message::{Content, Envelope, Lifetime, Post, Role};
+use crate::agent::{Adoption, Agent, AgentOutput, AgentSetup};
+use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
+use crate::message::{Content, Envelope, Frame, Lifetime, Post, Role};
 use crate::protocol_bug::ProtocolBugs;
 use crate::rules::Rules;
 use crate::time::Time;
 use crate::view::{NodeName, Record, ViewId};
 use crate::view_message::ViewMessage;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-/// The setup.
-#[derive(Clone, Debug)]
+/// The setup of the agent of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeAgentSetup {
-    /// This node.
+    /// The node of the agent.
     pub node: NodeName,
-    /// Whom to ask.
+    /// The nodes of its configuration. Until it has a record, requests wait while a quorum of them is connected.
     pub seeds: Vec<NodeName>,
-    /// The constants.
+    /// The constants of the protocol. From the first record on, those of its lease, with the same `run`.
     pub rules: Rules,
-    /// None.
+    /// Enabled protocol bugs: none outside models.
     pub bugs: ProtocolBugs,
-    /// Random.
+    /// The agent's lifetime: a random number.
     pub lifetime: Lifetime,
 }
 
-/// An action that it requests.
-#[derive(Clone, Debug)]
+/// An action that the agent of a node requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeAgentOutput {
-    /// Send.
+    /// Send this message.
     Post(Post),
-    /// Of the agent.
+    /// An output of the agent, which is no frame.
     Agent(AgentOutput),
-    /// The node has a view of another cluster.
+    /// This node is in another cluster, or has sent the record of one. Reported once for each node.
     OtherCluster {
-        /// The node.
+        /// The other node.
         node: NodeName,
-        /// Its cluster.
-        cluster: u64,
     },
-    /// It has taken this view.
+    /// The agent has adopted this record.
     Adopted(Record),
 }
 
-/// The agent of a node.
-#[derive(Clone, Debug)]
+/// The agent of a node. See the head of this file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeAgent {
     setup: NodeAgentSetup,
+    now: Time,
     agent: Agent,
     record: Option<Record>,
+    /// The record before, while voters of it are to be sealed, and when they are sent the new one next.
+    sealing: Option<(Record, Time)>,
     connected: BTreeSet<NodeName>,
-    ask_at: Time,
+    /// When these nodes were last asked for their record, or sent the agent's.
+    asked: BTreeMap<NodeName, Time>,
+    told: BTreeMap<NodeName, Time>,
+    /// When a member was last heard of, in the view or a later one.
+    heard: Time,
+    /// The nodes of other clusters.
+    strangers: BTreeSet<NodeName>,
     out: Vec<NodeAgentOutput>,
 }
 
 impl NodeAgent {
-    /// New.
-    pub fn new(setup: NodeAgentSetup, now: Time) -> Self {
-        let agent = Agent::new(
-            AgentSetup {
-                members: Members::new(setup.seeds.len()).expect("seeds"),
-                rules: setup.rules,
-                bugs: setup.bugs,
-                lifetime: setup.lifetime,
-            },
+    /// Creates an agent without a record. No node is connected yet, not even its own: call [`NodeAgent::up`].
+    #[must_use]
+    pub fn new(setup: NodeAgentSetup, now: Time) -> NodeAgent {
+        let seeds = setup.seeds.len().clamp(1, MAX_MEMBERS);
+        let agent = AgentSetup {
+            members: Members::new(seeds).expect("1 to 16 members"),
+            rules: setup.rules,
+            bugs: setup.bugs,
+            lifetime: setup.lifetime,
+        };
+        NodeAgent {
+            agent: Agent::new(agent, now).without_view(),
+            setup,
             now,
-        );
-        NodeAgent { setup, agent, record: None, connected: BTreeSet::new(), ask_at: now, out: Vec::new() }
+            record: None,
+            sealing: None,
+            connected: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            told: BTreeMap::new(),
+            heard: now,
+            strangers: BTreeSet::new(),
+            out: Vec::new(),
+        }
     }
 
-    /// The agent.
+    /// The agent, for calls of processes of this node. Not for its time and frames: those calls are below.
     pub fn agent(&mut self) -> &mut Agent {
         &mut self.agent
     }
 
-    /// The nodes of the list.
-    pub fn names(&self) -> Vec<NodeName> {
+    /// The agent, to read from.
+    #[must_use]
+    pub fn as_agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// The record of the agent's view, if it has one.
+    #[must_use]
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// The nodes of the agent's list: of its view, or of its configuration.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeName> {
         match &self.record {
             Some(record) => record.members.iter().map(|peer| peer.node.clone()).collect(),
             None => self.setup.seeds.clone(),
         }
     }
 
-    /// The view.
-    pub fn record(&self) -> Option<&Record> {
-        self.record.as_ref()
+    /// The constants of the protocol that are in use.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.setup.rules
     }
 
-    fn view(&self) -> ViewId {
-        self.record.as_ref().map_or(ViewId::NONE, |record| record.id)
-    }
-
-    /// A message.
+    /// A message of a voter has arrived.
     pub fn receive(&mut self, now: Time, from: &NodeName, envelope: Envelope) {
-        match envelope.content {
-            Content::View(ViewMessage::Record(record)) if self.record.is_none() => {
-                self.drain();
-                if self.names() != record.members.iter().map(|peer| peer.node.clone()).collect::<Vec<_>>() {
-                    let lifetime = Lifetime(self.setup.lifetime.0 ^ 1);
-                    let members = record.list();
-                    let AgentSetup { rules, bugs, .. } = AgentSetup { members, rules: self.setup.rules, bugs: self.setup.bugs, lifetime };
-                    self.agent = Agent::new(AgentSetup { members, rules, bugs, lifetime }, now);
-                }
-                self.record = Some(record.clone());
-                for node in self.connected.clone() {
-                    if let Some(place) = record.place(&node) {
-                        self.agent.up(now, place);
-                    }
-                }
-                self.out.push(NodeAgentOutput::Adopted(record));
+        self.advance(now);
+        let Envelope { view, content } = envelope;
+        let is_record = match &content {
+            Content::View(ViewMessage::Record(record) | ViewMessage::Learn(record)) => {
+                self.learn(from, record);
+                true
             }
-            Content::View(_) => {}
-            Content::Frame(frame) if envelope.view == self.view() => {
-                if let Some(place) = self.record.as_ref().and_then(|record| record.place(from)) {
-                    self.agent.receive(now, place, frame);
+            _ => false,
+        };
+        let own = self.id();
+        if view.is_foreign(own) {
+            return self.is_stranger(from);
+        }
+        self.note(from, view, &content);
+        match content {
+            Content::Frame(frame) if view == own && view != ViewId::NONE => {
+                let record = self.record.as_ref().expect("it has a number");
+                if let (Some(member), Frame::Ack(_) | Frame::Notice(_)) =
+                    (record.place(from), &frame)
+                {
+                    self.agent.receive(self.now, member, frame);
                 }
             }
-            Content::Frame(_) => {}
+            _ if view != ViewId::NONE && !is_record && view.number >= own.number && view != own => {
+                self.ask(from, self.setup.rules.recall);
+            }
+            Content::Frame(_) if view != own => self.tell(from),
+            Content::Frame(_) | Content::View(_) => {}
         }
     }
 
-    fn place(&self, node: &NodeName) -> Option<crate::members::Member> {
-        let names = self.names();
-        crate::members::Member::at(names.iter().position(|name| name == node)?)
-    }
-
-    /// Connected.
+    /// A node is connected now.
     pub fn up(&mut self, now: Time, node: &NodeName) {
+        self.advance(now);
         self.connected.insert(node.clone());
-        if let Some(place) = self.place(node) {
-            self.agent.up(now, place);
+        if let Some(member) = self.place(node) {
+            self.agent.up(self.now, member);
         }
     }
 
-    /// Disconnected.
+    /// A node is disconnected now.
     pub fn down(&mut self, now: Time, node: &NodeName) {
+        self.advance(now);
         self.connected.remove(node);
-        if let Some(place) = self.place(node) {
-            self.agent.down(now, place);
+        self.asked.remove(node);
+        self.told.remove(node);
+        if let Some(member) = self.place(node) {
+            self.agent.down(self.now, member);
         }
     }
 
-    /// Time.
+    /// Time has passed. Call [`NodeAgent::flush`] afterwards: see [`Agent::tick`].
     pub fn tick(&mut self, now: Time) {
-        self.agent.tick(now);
-        if self.record.is_none() && self.ask_at <= now {
-            self.ask_at = now + self.setup.rules.attempt;
-            for node in self.connected.clone() {
-                let content = Content::View(ViewMessage::Ask(Role::Agent));
-                let envelope = Envelope { view: ViewId::NONE, content };
-                self.out.push(NodeAgentOutput::Post(Post { to: node, role: Role::Voter, envelope }));
-            }
-        }
+        self.advance(now);
+        self.agent.tick(self.now);
     }
 
-    /// Flush.
+    /// Creates the messages that are due. Call it once when the mailbox is empty: see [`Agent::flush`].
     pub fn flush(&mut self, now: Time) {
-        self.agent.flush(now);
-    }
-
-    /// Deadline.
-    pub fn deadline(&self) -> Option<Time> {
-        let ask = self.record.is_none().then_some(self.ask_at);
-        self.agent.deadline().into_iter().chain(ask).min()
-    }
-
-    fn drain(&mut self) {
-        let names = self.names();
-        for output in self.agent.outputs() {
-            match output {
-                AgentOutput::Send(send) => {
-                    if let (Some(record), Some(member)) = (&self.record, send.to.member()) {
-                        let envelope = Envelope { view: record.id, content: Content::Frame(send.frame) };
-                        let to = names[member.place()].clone();
-                        self.out.push(NodeAgentOutput::Post(Post { to, role: Role::Voter, envelope }));
-                    }
-                }
-                other => self.out.push(NodeAgentOutput::Agent(other)),
+        self.advance(now);
+        self.agent.flush(self.now);
+        if self.needs_record() {
+            for node in self.connected.clone() {
+                self.ask(&node, self.setup.rules.attempt);
             }
+        }
+        self.seal();
+    }
+
+    /// When to call [`NodeAgent::tick`] and [`NodeAgent::flush`] if nothing else happens before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        let asks = match self.is_client() && !self.connected.is_empty() {
+            true if !self.needs_record() => Some(self.heard + self.setup.rules.voter_lease),
+            _ => self.asks_at(),
+        };
+        let seals = self.sealing.as_ref();
+        let seals = seals.filter(|_| !self.to_seal().is_empty());
+        let own = seals.map(|(_, next)| *next).into_iter().chain(asks);
+        own.chain(self.agent.deadline()).min()
+    }
+
+    /// Takes the outputs since the last call, oldest first.
+    pub fn outputs(&mut self) -> Vec<NodeAgentOutput> {
+        self.collect();
+        std::mem::take(&mut self.out)
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    fn id(&self) -> ViewId {
+        self.record
+            .as_ref()
+            .map_or(ViewId::NONE, |record| record.id)
+    }
+
+    /// The place of a node in the list of the agent.
+    fn place(&self, node: &NodeName) -> Option<Member> {
+        match &self.record {
+            Some(record) => record.place(node),
+            None => Member::at(self.setup.seeds.iter().position(|seed| seed == node)?),
         }
     }
 
-    /// Outputs.
-    pub fn outputs(&mut self) -> Vec<NodeAgentOutput> {
-        self.drain();
-        std::mem::take(&mut self.out)
+    fn is_client(&self) -> bool {
+        let record = self.record.as_ref();
+        record.is_some_and(|record| record.place(&self.setup.node).is_none())
+    }
+
+    /// Whether it has no record, or is a client whose cluster is silent.
+    fn needs_record(&self) -> bool {
+        let is_silent = self.heard + self.setup.rules.voter_lease <= self.now;
+        self.record.is_none() || (self.is_client() && is_silent)
+    }
+
+    /// When the next node is asked for its record, if the agent needs one.
+    fn asks_at(&self) -> Option<Time> {
+        if !self.needs_record() {
+            return None;
+        }
+        let nodes = self.connected.iter();
+        let at = |node| match self.asked.get(node) {
+            Some(asked) => *asked + self.setup.rules.attempt,
+            None => Time::LONG_AGO,
+        };
+        nodes.map(at).min()
+    }
+
+    /// A record, which is decided.
+    fn learn(&mut self, from: &NodeName, record: &Record) {
+        let Some(own) = &self.record else {
+            return self.adopt(record, false);
+        };
+        if own.id.cluster == record.id.cluster {
+            if own.id.number < record.id.number {
+                self.adopt(record, false);
+            }
+        } else if *from == self.setup.node || (self.is_client() && self.needs_record()) {
+            self.adopt(record, true);
+        } else {
+            self.is_stranger(from);
+        }
+    }
+
+    fn adopt(&mut self, record: &Record, is_other: bool) {
+        self.collect();
+        let lease = Duration::from_millis(record.lease_ms);
+        if self.setup.rules.voter_lease != lease {
+            let run = self.setup.rules.run;
+            self.setup.rules = Rules {
+                run,
+                ..Rules::of(lease)
+            };
+        }
+        let before = self.record.replace(record.clone());
+        let before = before.filter(|before| {
+            let is_next = before.id.number.checked_add(1) == Some(record.id.number);
+            !is_other && is_next && before.members == record.before
+        });
+        let adoption = Adoption {
+            members: record.list(),
+            connected: record.places(&self.connected),
+            rules: self.setup.rules,
+            is_next: before.is_some(),
+        };
+        match is_other {
+            true => self.agent.abandon(self.now, adoption),
+            false => self.agent.adopt(self.now, adoption),
+        }
+        self.sealing = before.map(|before| (before, self.now));
+        self.heard = self.now;
+        if is_other {
+            self.strangers.clear();
+        }
+        self.out.push(NodeAgentOutput::Adopted(record.clone()));
+    }
+
+    fn is_stranger(&mut self, node: &NodeName) {
+        if self.strangers.insert(node.clone()) {
+            let node = node.clone();
+            self.out.push(NodeAgentOutput::OtherCluster { node });
+        }
+    }
+
+    /// A message of this view or a later one shows that its sender executes nothing of the view before.
+    fn note(&mut self, from: &NodeName, view: ViewId, content: &Content) {
+        let Some(record) = &self.record else {
+            return;
+        };
+        if view.cluster != record.id.cluster || view.number < record.id.number {
+            return;
+        }
+        if record.place(from).is_some() {
+            self.heard = self.now;
+        }
+        let Some((before, _)) = &self.sealing else {
+            return;
+        };
+        let Some(voter) = before.place(from) else {
+            return;
+        };
+        let peer = before.peer(voter);
+        // A node that has lost its file since is another member, and knows nothing of the votes of the one before.
+        let is_same = match content {
+            Content::View(ViewMessage::Known { id }) => *id == peer.id,
+            _ => record.has(peer),
+        };
+        if is_same {
+            self.agent.sealed(self.now, voter);
+        }
+    }
+
+    /// Sends the record to the connected voters of the view before whose votes could still be kept.
+    fn seal(&mut self) {
+        if self.agent.unsealed(self.now).is_empty() {
+            self.sealing = None;
+        }
+        let to = self.to_seal();
+        let (Some(record), Some((before, next))) = (&self.record, &mut self.sealing) else {
+            return;
+        };
+        if *next > self.now || to.is_empty() {
+            return;
+        }
+        *next = self.now + self.setup.rules.recall * 5;
+        let message = ViewMessage::Record(record.clone());
+        let nodes: Vec<NodeName> = to
+            .iter()
+            .map(|voter| before.peer(voter).node.clone())
+            .collect();
+        for node in nodes {
+            self.post(node, Content::View(message.clone()));
+        }
+    }
+
+    /// The connected voters of the view before that are not sealed.
+    fn to_seal(&self) -> MemberSet {
+        let Some((before, _)) = &self.sealing else {
+            return MemberSet::EMPTY;
+        };
+        before
+            .places(&self.connected)
+            .and(self.agent.unsealed(self.now))
+    }
+
+    /// Asks a node for its record, unless it was asked within `pause`.
+    fn ask(&mut self, node: &NodeName, pause: Duration) {
+        let is_recent = |asked: &Time| *asked + pause > self.now;
+        if self.asked.get(node).is_some_and(is_recent) {
+            return;
+        }
+        self.asked.insert(node.clone(), self.now);
+        self.post(node.clone(), Content::View(ViewMessage::Ask(Role::Agent)));
+    }
+
+    /// Sends the record to a voter that has an earlier one.
+    fn tell(&mut self, node: &NodeName) {
+        let is_recent = |told: &Time| *told + self.setup.rules.recall > self.now;
+        let Some(record) = &self.record else {
+            return;
+        };
+        if self.told.get(node).is_some_and(is_recent) {
+            return;
+        }
+        let message = ViewMessage::Record(record.clone());
+        self.told.insert(node.clone(), self.now);
+        self.post(node.clone(), Content::View(message));
+    }
+
+    fn post(&mut self, to: NodeName, content: Content) {
+        let view = self.id();
+        self.out.push(NodeAgentOutput::Post(Post {
+            to,
+            role: Role::Voter,
+            envelope: Envelope { view, content },
+        }));
+    }
+
+    /// Takes the outputs of the agent. Frames are those of the current view.
+    fn collect(&mut self) {
+        for output in self.agent.outputs() {
+            let AgentOutput::Send(send) = output else {
+                self.out.push(NodeAgentOutput::Agent(output));
+                continue;
+            };
+            let record = self.record.as_ref().expect("it sends frames");
+            let member = send.to.member().expect("agents send to voters");
+            let node = record.peer(member).node.clone();
+            self.post(node, Content::Frame(send.frame));
+        }
     }
 }

@@ -43,7 +43,7 @@ pub use state::{State, StateError, ANY_HEAD};
 pub use status::{Awaits, Phase, ViewStatus};
 
 use crate::message::{scatter, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::ProtocolBugs;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
 use crate::view::{Id, NodeName, Peer, Record, ViewId};
@@ -342,6 +342,9 @@ impl NodeVoter {
         self.clients = Clients::default();
         self.votes_after = None;
         self.asked.clear();
+        if let (true, Some(place)) = (self.has(ProtocolBug::LostIsOld), record.place(&self.setup.node)) {
+            self.state.id = record.peer(place).id;
+        }
         self.state.record = Some(record.clone());
         self.state.has_voted = self.is_first(record);
         (self.state.promised, self.state.accepted) = Default::default();
@@ -614,10 +617,15 @@ impl NodeVoter {
             content: Content::View(message),
         };
         let post = Post { to, role, envelope };
-        match self.shown <= self.stored {
+        let is_stored = self.shown <= self.stored || self.has(ProtocolBug::SealNotStored);
+        match is_stored {
             true => self.out.push(NodeVoterOutput::Post(post)),
             false => self.waiting.push_back((self.shown, post)),
         }
+    }
+
+    fn has(&self, bug: ProtocolBug) -> bool {
+        self.setup.bugs.have(bug)
     }
 
     fn own(&self) -> Peer {

@@ -50,6 +50,46 @@ pub enum ProtocolBug {
     GivenEndsWithConnection,
     /// A voter sends no recalls.
     NoRecalls,
+    /// A voter of a new view votes as soon as it has learned, before the reported agents have settled.
+    VotesUnsettled,
+    /// Sealed voters report no agents.
+    NoReports,
+    /// A voter that restarted and is in quarantine reports the agents that it knows.
+    QuarantinedReports,
+    /// Reports leave out agents whose votes are all provisional.
+    ProvisionalUnreported,
+    /// A voter that restarted before it voted in its view believes agents that settled.
+    RestartedBelieves,
+    /// Messages about views do not wait until what they show is stored.
+    SealNotStored,
+    /// One report less than a quorum is enough to learn.
+    OneSealTooFew,
+    /// A node that has lost its file goes on under its old identity.
+    LostIsOld,
+    /// A node that has lost its file reports a floor.
+    LostReports,
+    /// A voter of a new view learns no floor.
+    NoFloor,
+    /// A member that stays learns from its own report only.
+    StayersLearnNothing,
+    /// A member promises before it has voted in its view.
+    PromiseBeforeVoted,
+    /// A member promises when it votes, and not when it is over.
+    PromiseBeforeOver,
+    /// A record is taken when it is accepted, not when it is decided.
+    AcceptedIsDecided,
+    /// All proposers use the same ballots.
+    BallotReused,
+    /// A change does not wait for the answers of agents.
+    NoReady,
+    /// Nobody proposes an accepted record again.
+    AcceptedForgotten,
+    /// Nobody learns from members of its own view.
+    NoLearningFromNew,
+    /// After a reset, voters wait for no lease.
+    ResetNoQuarantine,
+    /// After a reset, voters wait for a quorum only.
+    ResetMajority,
     /// A voter accepts batches in any order and more than once. This must not break any promise: see
     /// `docs/quorum.md`.
     AnyOrder,
@@ -59,7 +99,7 @@ pub enum ProtocolBug {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProtocolBugs {
     #[cfg(feature = "model")]
-    bits: u32,
+    bits: u64,
 }
 
 impl ProtocolBugs {
@@ -74,7 +114,7 @@ impl ProtocolBugs {
     #[must_use]
     pub fn with(self, bug: ProtocolBug) -> ProtocolBugs {
         ProtocolBugs {
-            bits: self.bits | 1 << bug as u32,
+            bits: self.bits | 1 << bug as u64,
         }
     }
 
@@ -83,7 +123,7 @@ impl ProtocolBugs {
     #[must_use]
     pub fn have(self, bug: ProtocolBug) -> bool {
         #[cfg(feature = "model")]
-        let has = self.bits & 1 << bug as u32 != 0;
+        let has = self.bits & 1 << bug as u64 != 0;
         #[cfg(not(feature = "model"))]
         let has = {
             let _ = bug;

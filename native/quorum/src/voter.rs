@@ -402,12 +402,14 @@ impl Voter {
         lease.waits = waits || lease.has_provisional();
     }
 
-    /// Whether the quarantine may end. Early not before all other voters have said whether they know a later life of
-    /// this one: agents that have restarted could settle first.
+    /// Whether the quarantine may end. Early after a restart not before all other voters have said whether they know a
+    /// later life of this one: agents that have restarted could settle first.
     fn is_settled(&self) -> bool {
         let quarantine = self.quarantine.as_ref().expect("it is in quarantine");
+        let is_known = self.setup.begins || self.lives.unanswered().is_empty();
         quarantine.until.is_some_and(|until| until <= self.now)
-            || quarantine.is_settled(self.members()) && self.lives.unanswered().is_empty()
+            || is_known && quarantine.is_settled(self.members())
+            || quarantine.until.is_some() && self.setup.bugs.have(ProtocolBug::VotesUnsettled)
     }
 
     /// An agent has settled.

@@ -22,6 +22,7 @@ mod frame_text;
 pub mod model;
 mod random;
 pub mod simulation;
+pub mod views;
 mod votes;
 
 /// The searches allocate all the time: with this allocator they take two thirds of the time.

@@ -24,7 +24,7 @@ pub mod history;
 mod injection;
 pub mod invariants;
 mod machines;
-mod network;
+pub mod network;
 mod node;
 pub mod options;
 pub mod plan;

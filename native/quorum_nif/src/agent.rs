@@ -73,10 +73,10 @@ fn agent_open(env: Env<'_>, setup: Setup) -> NifResult<ResourceArc<AgentHandle>>
         before.lease.end();
     }
     let (id, most_unlocking) = (setup.lifetime.0 >> 5, setup.rules.pending_unlocks);
-    let mut machine = NodeAgent::new(setup, clock::now());
+    let machine = NodeAgent::new(setup, clock::now());
     let cell = Arc::new(AgentCell {
         id,
-        lease: machine.agent().lease(),
+        lease: machine.as_agent().lease(),
         running: Running::new(machine, nodes),
         unlocking: AtomicU64::new(0),
         pending: AtomicU64::new(0),
@@ -117,7 +117,7 @@ fn agent_step<'a>(
     for output in running.machine.outputs() {
         outputs.extend(output_term(env, cell, output, running));
     }
-    let pending = running.machine.agent().pending_unlocks();
+    let pending = running.machine.as_agent().pending_unlocks();
     cell.pending.store(pending, Ordering::Relaxed);
     let wait = machine::wait(env, running.machine.deadline(), now);
     let silent = silent(env, running);
@@ -187,8 +187,8 @@ fn output_term<'a>(
             let members = machine::members(env, &record, nodes);
             (atoms::adopted(), record.id.number, members).encode(env)
         }
-        NodeAgentOutput::OtherCluster { node, cluster } => {
-            (atoms::other_cluster(), nodes.atom(env, &node)?, cluster).encode(env)
+        NodeAgentOutput::OtherCluster { node } => {
+            (atoms::other_cluster(), nodes.atom(env, &node)?).encode(env)
         }
         NodeAgentOutput::Agent(output) => agent_output_term(env, cell, output),
     })
@@ -245,13 +245,13 @@ fn agent_status(env: Env<'_>, handle: ResourceArc<AgentHandle>) -> NifResult<Ter
     let mut guard = machine::take(&handle.0.running)?;
     let running = &mut *guard;
     let now = clock::now();
-    let names = running.machine.names();
+    let names = running.machine.nodes();
     let info = |(name, status): (&NodeName, Status)| {
         let left = (status.valid - now).as_millis() as u64;
         let node = running.nodes.atom(env, name)?;
         Some((node, status.connected, status.answers, left).encode(env))
     };
-    let members: Vec<_> = names.iter().zip(running.machine.agent().status()).filter_map(info).collect();
+    let members: Vec<_> = names.iter().zip(running.machine.as_agent().status()).filter_map(info).collect();
     let number = match running.machine.record() {
         Some(record) => record.id.number.encode(env),
         None => atoms::none().encode(env),
@@ -261,11 +261,11 @@ fn agent_status(env: Env<'_>, handle: ResourceArc<AgentHandle>) -> NifResult<Ter
 
 /// The members that do not answer.
 fn silent(env: Env<'_>, running: &mut Running<NodeAgent>) -> Vec<Atom> {
-    let silent = running.machine.agent().silent();
-    if silent.is_empty() {
+    let silent = running.machine.as_agent().silent();
+    let Some(record) = running.machine.record().filter(|_| !silent.is_empty()) else {
         return Vec::new();
-    }
-    let names = running.machine.names();
+    };
+    let names: Vec<_> = record.members.iter().map(|peer| peer.node.clone()).collect();
     running.nodes.atoms(env, silent.iter().map(|member| &names[member.place()]))
 }
 
@@ -273,16 +273,16 @@ fn silent(env: Env<'_>, running: &mut Running<NodeAgent>) -> Vec<Atom> {
 #[rustler::nif]
 fn agent_has_quorum(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
-    let mut running = machine::take(&handle.0.running)?;
-    Ok(running.machine.agent().has_quorum())
+    let running = machine::take(&handle.0.running)?;
+    Ok(running.machine.as_agent().has_quorum())
 }
 
 /// `agent_unlocks_arrived(Handle) -> boolean()`: whether all voters that answer have executed all unlocks.
 #[rustler::nif]
 fn agent_unlocks_arrived(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
-    let mut running = machine::take(&handle.0.running)?;
-    Ok(running.machine.agent().unlocks_arrived())
+    let running = machine::take(&handle.0.running)?;
+    Ok(running.machine.as_agent().unlocks_arrived())
 }
 
 fn one(name: &Binary<'_>) -> Result<Name, CallError> {

@@ -41,7 +41,7 @@ impl Agent {
     }
 
     /// A request asks with a new token.
-    fn ask_all(&mut self, request: Request) {
+    pub(super) fn ask_all(&mut self, request: Request) {
         let (token, run) = (self.next_token(), self.run(request));
         let (clock, agent) = (self.clock.saturating_add(1), self.setup.lifetime);
         let is_new = self.requests.change(request, |pending| {
@@ -196,7 +196,9 @@ impl Agent {
 
     /// A voter has a vote for a held lock, or has none.
     pub(super) fn vote(&mut self, member: Member, token: Token, has: bool) {
-        if self.locks.vote(token, member, has) {
+        let votes = self.locks.vote(token, member, has);
+        let moves = self.locks.move_lock(token, self.now);
+        if votes || moves {
             self.at_risk(token);
         }
     }
@@ -409,7 +411,7 @@ impl Agent {
     pub(super) fn unlock_attempt(&mut self, attempt: Token) -> HeldLock {
         let lock = self.locks.remove(attempt);
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
-            lock.standing.set(MemberSet::EMPTY);
+            lock.standing.withdraw();
         }
         self.unlocks.issue();
         self.unlock_at(lock.asked, attempt, lock.last);

@@ -17,6 +17,9 @@ use std::collections::BTreeSet;
 impl Agent {
     /// Creates a batch for each voter that has one due and no unanswered batch.
     pub(super) fn send_batches(&mut self) {
+        if self.is_viewless {
+            return;
+        }
         let free = self.members_that(|link| link.connected && link.flight.is_none());
         // One that confirms votes is no heartbeat: those sent with it would hold up operations until they are answered.
         let beats = |until| {
@@ -44,6 +47,7 @@ impl Agent {
             .filter(|_| link.ready());
         match asserts {
             _ if link.has_ops() || link.repair != Repair::None => Time::LONG_AGO,
+            _ if link.settled && !link.knows_kept && self.locks.is_settled() => Time::LONG_AGO,
             Some(_) => link.next_assert.min(link.next_batch),
             None => link.next_batch,
         }
@@ -51,7 +55,8 @@ impl Agent {
 
     fn send_batch(&mut self, member: Member) {
         let (rules, issued) = (self.setup.rules, self.unlocks.issued());
-        if self.locks.lease.valid(member) <= self.now {
+        let is_over = self.locks.lease.valid(member) <= self.now;
+        if is_over && !self.links[member.place()].adopting {
             self.locks.settle(member);
         }
         let asserts = self.assertable(member, Token(0)).next().is_some();
@@ -60,8 +65,8 @@ impl Agent {
             Repair::None if asserts && link.next_assert <= self.now => Repair::Assert(Token(0)),
             repair => repair,
         };
-        let (mut ops, mut then, mut settles, mut unlocked) =
-            (Vec::new(), Repair::None, false, None);
+        let (mut ops, mut then, mut unlocked) = (Vec::new(), Repair::None, None);
+        let (mut settles, mut tells_kept) = (false, false);
         if link.session.is_some() {
             self.confirm_votes(member, &mut ops);
             then = self.repair(member, repair, &mut ops);
@@ -73,8 +78,10 @@ impl Agent {
             );
             // Not before each lock that continues a vote is answered: from then on the voter may vote for others.
             settles = !link.settled && then == Repair::None && !self.locks.continues_any(member);
-            if settles {
-                ops.push(Op::Settled { kept: true });
+            let kept = self.locks.is_settled();
+            tells_kept = kept && !link.knows_kept && (settles || link.settled);
+            if settles || tells_kept {
+                ops.push(Op::Settled { kept });
             }
             let most = rules.batch.max(ops.len());
             // Until it has settled, it may keep votes of a batch whose answer was lost, for locks that were unlocked
@@ -106,6 +113,7 @@ impl Agent {
             unlocked,
             repair: then,
             settles,
+            kept: tells_kept,
             given: BTreeSet::new(),
         });
         let batch = Batch {
@@ -218,6 +226,7 @@ impl Agent {
                     None => Vec::new(),
                 };
                 if self.renew(member, ack.stamp) {
+                    self.move_kept();
                     decided = self.requests.all_asking();
                 }
                 for token in revoked {
@@ -286,13 +295,19 @@ impl Agent {
     ) {
         let issued = self.unlocks.issued();
         let link = &mut self.links[member.place()];
+        let is_first = link.session.is_none();
         link.begin(session, issued);
         link.state = status.state;
         link.earlier_agents = others;
         if self.setup.bugs.have(ProtocolBug::ForgottenVotesCount) {
             return;
         }
-        self.locks.begin(member, self.now);
+        match self.links[member.place()].adopting {
+            // It has no vote yet, and all locks continue.
+            true if is_first => {}
+            true => self.locks.begin_adopted(member),
+            false => self.locks.begin(member, self.now),
+        }
         for request in self.requests.all_asking() {
             self.ask(request, member);
         }

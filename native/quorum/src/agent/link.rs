@@ -49,6 +49,8 @@ pub(super) struct Flight {
     pub(super) repair: Repair,
     /// Whether this batch tells the voter that all locks that continue a vote are asserted.
     pub(super) settles: bool,
+    /// Whether this batch tells the voter that no lock is in transition.
+    pub(super) kept: bool,
     /// The votes that the voter has given since it executed this batch: their notice has overtaken the answer.
     pub(super) given: BTreeSet<Token>,
 }
@@ -79,6 +81,11 @@ pub(super) struct Link {
     pub(super) earlier_agents: Vec<Lifetime>,
     /// Whether it knows all locks that continue a vote. Until then, its answers do not extend its lease.
     pub(super) settled: bool,
+    /// Whether the agent has not settled there since it adopted the list. Until then, all locks that were held at that
+    /// time continue.
+    pub(super) adopting: bool,
+    /// Whether it knows that no lock is in transition.
+    pub(super) knows_kept: bool,
     /// Whether it may have votes, asserted in this session before it settled, for locks that were unlocked since.
     /// Their answer was lost, and with it their unlocks.
     pub(super) unchecked: bool,
@@ -113,6 +120,8 @@ impl Link {
             round_trip: None,
             earlier_agents: Vec::new(),
             settled: false,
+            adopting: false,
+            knows_kept: false,
             unchecked: false,
             last: (0, now),
             answered: (0, now),
@@ -124,6 +133,16 @@ impl Link {
             unlocked: 0,
             confirms: BTreeSet::new(),
             outbox: VecDeque::new(),
+        }
+    }
+
+    /// Of a voter of an adopted list. It need not receive the `issued` unlocks.
+    pub(super) fn adopting(now: Time, connected: bool, issued: u64) -> Link {
+        Link {
+            connected,
+            adopting: true,
+            unlocked: issued,
+            ..Link::new(now)
         }
     }
 
@@ -251,6 +270,8 @@ impl Link {
         self.answers();
         self.repair = flight.repair;
         self.settled |= flight.settles;
+        self.adopting &= !flight.settles;
+        self.knows_kept |= flight.kept;
         self.earlier_agents.clear();
         self.unlocked = self.unlocked.max(flight.unlocked.unwrap_or_default());
         if flight.settles && std::mem::take(&mut self.unchecked) {
@@ -269,6 +290,7 @@ impl Link {
     pub(super) fn begin(&mut self, session: Session, issued: u64) {
         self.session = Some(session);
         self.settled = false;
+        self.knows_kept = false;
         self.unchecked = false;
         self.answers();
         self.flight = None;

@@ -8,7 +8,13 @@
 //! After a restart of a voter, the votes of its earlier lifetime count until its lease ends, as before. Until then, the
 //! agent asserts the locks with these votes at the voter: they *continue* the votes. It settles when the voter has
 //! confirmed all of them, or when the lease has ended. Only then the voter's answers extend its lease again. (V3)
+//!
+//! Locks in transition to another list of members are in no set: see `transition.rs`. They continue at each voter of
+//! the new list, until the voter has confirmed them or they end.
 
+mod moving;
+
+use super::transition::Transition;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{Digest, Fence, Mode, Names, Token};
@@ -98,6 +104,8 @@ pub(super) struct Locks {
     with_margin: MemberSet,
     /// When the provisional votes of a lock end.
     provisional: BTreeSet<(Time, Token)>,
+    /// The locks whose votes do not count yet.
+    transition: Transition,
     /// In the order of the member list.
     voters: Vec<VoterLocks>,
     /// A lock is at risk when less than this is left of its lease.
@@ -126,6 +134,7 @@ impl Locks {
             unchecked: BTreeSet::new(),
             with_margin: MemberSet::EMPTY,
             provisional: BTreeSet::new(),
+            transition: Transition::default(),
             voters: vec![VoterLocks::default(); members.count()],
             at_risk,
         }
@@ -172,7 +181,9 @@ impl Locks {
         if let Some(end) = lock.standing.end() {
             self.provisional.remove(&(end, token));
         }
-        self.leave_set(token, votes);
+        if self.transition.remove(token).is_none() {
+            self.leave_set(token, votes);
+        }
         lock
     }
 
@@ -190,7 +201,10 @@ impl Locks {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.passed.is_empty() && self.provisional.is_empty()
+        self.held.is_empty()
+            && self.passed.is_empty()
+            && self.provisional.is_empty()
+            && self.transition.is_empty()
     }
 
     /// The locks with attempts from `from` on, in ascending order.
@@ -204,9 +218,15 @@ impl Locks {
         if !self.held.contains_key(&token) {
             return false;
         }
+        let is_needed = !has && self.transition.contains(token);
         let voter = &mut self.voters[member.place()];
+        let continues = is_needed && voter.continuing.contains(&token);
         voter.remove(token);
         voter.add(token, has);
+        if continues {
+            // The agent must not settle there without it.
+            voter.continuing.insert(token);
+        }
         self.change_votes(token, |standing| match has {
             true => standing.confirm(member),
             false => standing.set(standing.votes().without(member)),
@@ -248,6 +268,10 @@ impl Locks {
                 set.tokens.append(&mut other.tokens);
             }
             self.put_set(to, set);
+        }
+        for token in self.transition.tokens() {
+            let standing = &self.held[&token].standing;
+            standing.set(standing.votes().without(member));
         }
         self.voters[member.place()] = VoterLocks {
             lacking: self.held.keys().copied().collect(),
@@ -314,6 +338,9 @@ impl Locks {
                 ending.at_risk.push(token);
             }
         }
+        ending.expired.extend(self.transition.expired(now));
+        let until = now + self.at_risk;
+        ending.at_risk.extend(self.transition.at_risk(now, until));
         let with_margin = self.with_margin_at(now);
         let is_less = !self.with_margin.minus(with_margin).is_empty();
         self.with_margin = with_margin;
@@ -349,8 +376,9 @@ impl Locks {
 
     /// When to call [`Locks::look`] if nothing is renewed.
     pub(super) fn deadline(&self) -> Option<Time> {
+        let in_transition = self.transition.deadline(self.at_risk);
         if self.sets.is_empty() {
-            return None;
+            return in_transition;
         }
         let expires = self
             .notified
@@ -368,6 +396,7 @@ impl Locks {
             .chain(no_margin)
             .chain(unchecked)
             .chain(provisional)
+            .chain(in_transition)
             .min()
     }
 
@@ -393,15 +422,15 @@ impl Locks {
         votes.and(self.with_margin).len() >= self.quorum
     }
 
-    /// Changes the votes of a lock, and moves it to the set of its new ones. Returns whether its holder must be
-    /// notified that it is at risk: those of that set were, and those of its set before were not.
+    /// Changes the votes of a lock, and moves it to the set of its new ones, unless it is in transition. Returns whether
+    /// its holder must be notified that it is at risk: those of that set were, and those of its set before were not.
     fn change_votes(&mut self, token: Token, change: impl FnOnce(&Standing)) -> bool {
         let standing = Arc::clone(&self.held[&token].standing);
         let (before, end) = (standing.votes(), standing.end());
         change(&standing);
         self.provisional_changed(token, end);
         let votes = standing.votes();
-        if votes == before {
+        if votes == before || self.transition.contains(token) {
             return false;
         }
         let was_notified = self.leave_set(token, before);
@@ -455,6 +484,7 @@ impl Locks {
                 .set(member, self.lease.valid(member).relative_to(now));
         }
         self.provisional.clear();
+        self.transition.rebase(now);
         for (token, lock) in &mut self.held {
             lock.since = lock.since.relative_to(now);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));
@@ -490,6 +520,7 @@ impl Clone for Locks {
             notified: self.notified.clone(),
             unchecked: self.unchecked.clone(),
             provisional: self.provisional.clone(),
+            transition: self.transition.clone(),
             voters: self.voters.clone(),
             ..*self
         }

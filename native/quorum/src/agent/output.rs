@@ -21,6 +21,19 @@ pub struct AgentSetup {
     pub lifetime: Lifetime,
 }
 
+/// A list of members that an agent adopts: see [`adopt`](super::Agent::adopt).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Adoption {
+    /// The list. From now on, members are places of it.
+    pub members: Members,
+    /// The connected members.
+    pub connected: MemberSet,
+    /// The constants of the protocol.
+    pub rules: Rules,
+    /// Whether the list is the one after the current one. If the agent has missed one, held locks cannot be kept.
+    pub is_next: bool,
+}
+
 /// The caller's number of a request or an unlock. Each number is used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);

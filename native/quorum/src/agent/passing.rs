@@ -20,7 +20,6 @@ use super::locks::Unlock;
 use super::output::{AgentOutput, Path, Request};
 use super::Agent;
 use crate::lease::Standing;
-use crate::members::MemberSet;
 use crate::message::Token;
 use crate::protocol_bug::ProtocolBug;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ impl Agent {
     }
 
     /// The next request for the lock, if it may be passed on. A lock at risk is not passed on, nor one with a vote that
-    /// ends soon, so that a new holder has it for some time.
+    /// ends soon or one in transition to another list, so that a new holder has it for some time.
     fn next_of_run(&self, attempt: Token) -> Option<Request> {
         let lock = self.locks.get(attempt).expect("it is held");
         let in_time = lock.pass_until.is_none_or(|until| self.now < until);
@@ -47,7 +46,8 @@ impl Agent {
         let (standing, lease) = (&lock.standing, &self.locks.lease);
         let until = lease.until(standing.votes(), standing.quorum());
         let mut provisional = standing.provisional().iter();
-        let safe = until >= self.now + self.setup.rules.at_risk
+        let safe = standing.votes_count()
+            && until >= self.now + self.setup.rules.at_risk
             && provisional.all(|member| self.is_in_time(member, standing.end()));
         let name = lock.names.single().filter(|_| left && safe)?;
         self.requests.next_writer(name)
@@ -60,7 +60,7 @@ impl Agent {
         self.requests.take_passed(next);
         let standing = Arc::new(Standing::clone(&lock.standing));
         if !self.setup.bugs.have(ProtocolBug::UnlockKeepsHeld) {
-            lock.standing.set(MemberSet::EMPTY);
+            lock.standing.withdraw();
         }
         let before = std::mem::replace(&mut lock.token, token);
         lock.fence = lock.fence.next();

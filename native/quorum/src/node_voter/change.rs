@@ -12,6 +12,7 @@
 
 use super::{NodeVoter, NodeVoterOutput, REPEAT};
 use crate::message::Role;
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use crate::view::{Ballot, Id, NodeName, Peer, Record, ViewId};
 use crate::view_message::{Readiness, ViewMessage};
@@ -118,7 +119,10 @@ impl NodeVoter {
             },
             false => Step::Ready,
         };
-        let proposer = self.draw();
+        let proposer = match self.has(ProtocolBug::BallotReused) {
+            true => 0,
+            false => self.draw(),
+        };
         self.change = Some(Change {
             request,
             names,
@@ -139,6 +143,7 @@ impl NodeVoter {
         let lost = self.is_lost().then_some(self.change_after);
         let lease = self.setup.rules.voter_lease;
         let accepted = self.accepted_at.map(|at| at + 2 * lease);
+        let accepted = accepted.filter(|_| !self.has(ProtocolBug::AcceptedForgotten));
         let next = lost.into_iter().chain(accepted).min();
         next.filter(|_| self.change.is_none() && self.shown <= self.stored)
     }
@@ -164,7 +169,9 @@ impl NodeVoter {
         if late {
             return self.give_up();
         }
-        self.ask_for_change();
+        if !self.decide_ready() {
+            self.ask_for_change();
+        }
     }
 
     /// Sends the questions of the step to those that have not answered.
@@ -209,6 +216,7 @@ impl NodeVoter {
         let since = if asked == nonce { since } else { self.now };
         self.asked.insert(from.clone(), (nonce, since));
         let mut silent = Vec::new();
+        let agents = agents && !self.has(ProtocolBug::NoReady);
         if let (true, Some(voter), Some(record)) = (agents, &mut self.voter, &self.state.record) {
             let nodes = voter.silent_since(since);
             silent = nodes.into_iter().map(|node| self.clients.name(node, record)).collect();
@@ -237,7 +245,9 @@ impl NodeVoter {
         };
         change.answers.insert(from.clone(), (theirs, readiness));
         match change.step {
-            Step::Ready => self.decide_ready(),
+            Step::Ready => {
+                self.decide_ready();
+            }
             Step::Over => self.decide_over(),
             Step::Prepare { .. } | Step::Accept { .. } => {}
         }
@@ -292,12 +302,18 @@ impl NodeVoter {
         }
     }
 
-    fn decide_ready(&mut self) {
-        let Some(change) = &self.change else {
-            return;
+    /// Goes on when all are ready, and returns whether it did. A node that does not answer soon keeps its identity.
+    fn decide_ready(&mut self) -> bool {
+        let Some(change) = self.change.as_ref().filter(|change| change.step == Step::Ready) else {
+            return false;
         };
+        let old = change.base.members.iter().map(|peer| &peer.node);
+        let all = old.chain(&change.names).all(|node| change.answers.contains_key(node));
+        if !all && self.now < change.since + 2 * REPEAT {
+            return false;
+        }
         let Ok(mut peers) = self.ready_peers(change) else {
-            return;
+            return false;
         };
         peers.sort_unstable();
         let is_same = peers == change.base.members;
@@ -314,6 +330,7 @@ impl NodeVoter {
             change.begin(step, now);
         }
         self.tick_change();
+        true
     }
 
     pub(super) fn promised(
@@ -448,12 +465,12 @@ impl NodeVoter {
                 Err(answer) => answer,
             },
         };
-        self.change_after = self.now + self.random_wait();
         self.accepted_at = self.accepted_at.map(|_| self.now);
         self.finish(answer);
     }
 
     fn finish(&mut self, answer: ChangeAnswer) {
+        self.change_after = self.now + self.random_wait();
         let request = self.change.take().and_then(|change| change.request);
         self.out.extend(request.map(|request| NodeVoterOutput::Answer(request, answer)));
     }

@@ -2,6 +2,7 @@
 
 use super::{NodeVoter, Stage, REPEAT};
 use crate::message::{Fence, Lifetime, Role};
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::time::Time;
 use crate::view::{NodeName, Peer, Record};
 use crate::view_message::{Report, ViewMessage};
@@ -38,24 +39,31 @@ impl Learning {
 
     /// What the reports say, if they are enough: those of a quorum of the members before, or of one that votes. After a
     /// reset, those of all members.
-    fn learned(&self, record: &Record) -> Option<Learned> {
+    fn learned(&self, record: &Record, bugs: ProtocolBugs) -> Option<Learned> {
         let peer = |node: &NodeName, report: &Report| Peer {
             node: node.clone(),
             id: report.id,
         };
         let by = |of: &Peer| self.reports.get(&of.node).filter(|report| report.id == of.id);
         let votes = |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
-        if let Some((_, report)) = self.reports.iter().find(votes) {
+        let voting = self.reports.iter().find(votes);
+        if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
             return Some(joined([report]));
         }
         if record.before.is_empty() {
-            let all = record.members.iter().all(|of| by(of).is_some());
-            return all.then_some((record.fence, None));
+            let has = |of: &Peer| by(of).is_some();
+            let all = match bugs.have(ProtocolBug::ResetMajority) {
+                true => Record::is_quorum(&record.members, has),
+                false => record.members.iter().all(has),
+            };
+            let agents = bugs.have(ProtocolBug::ResetNoQuarantine).then(BTreeSet::new);
+            return all.then_some((record.fence, agents));
         }
         // An identity whose node is in the list with another one is lost: its file may be another one by now.
         let counts = |of: &&Peer| record.place(&of.node).is_none_or(|place| record.peer(place).id == of.id);
         let reports: Vec<&Report> = record.before.iter().filter(counts).filter_map(by).collect();
-        (reports.len() > record.before.len() / 2).then(|| joined(reports))
+        let more = usize::from(bugs.have(ProtocolBug::OneSealTooFew));
+        (reports.len() + more > record.before.len() / 2).then(|| joined(reports))
     }
 }
 
@@ -109,10 +117,14 @@ impl NodeVoter {
     fn report_for(&self, record: &Record) -> Option<Report> {
         let voting = self.own_report().filter(|report| report.votes);
         let own = self.own();
-        let is_sealed = record.before.contains(&own) || record.before.is_empty() && record.has(&own);
+        let lost = |peer: &&Peer| peer.node == own.node && self.has(ProtocolBug::LostReports);
+        let id = record.before.iter().find(lost).map_or(own.id, |peer| peer.id);
+        let is_sealed = record.before.contains(&own)
+            || record.before.is_empty() && record.has(&own)
+            || id != own.id;
         // After a restart the report is lost: any agent may count on a vote.
         let sealed = || Report {
-            id: self.state.id,
+            id,
             votes: false,
             floor: self.state.mark,
             agents: None,
@@ -165,17 +177,30 @@ impl NodeVoter {
             return;
         };
         let own = self.report_for(&record);
+        let bugs = self.setup.bugs;
+        let is_stayer = bugs.have(ProtocolBug::StayersLearnNothing) && record.before.contains(&self.own());
         let Stage::Member(Some(learning)) = &mut self.stage else {
             return;
         };
         if let Some(report) = own {
             learning.add(self.setup.node.clone(), report);
         }
-        let Some((floor, agents)) = learning.learned(&record) else {
+        let learned = match (is_stayer, &self.report) {
+            (true, Some(report)) => Some(joined([report])),
+            _ => learning.learned(&record, bugs),
+        };
+        let Some((mut floor, mut agents)) = learned else {
             return;
         };
+        if bugs.have(ProtocolBug::NoFloor) {
+            floor = Fence::default();
+        }
+        if bugs.have(ProtocolBug::NoReports) {
+            agents = Some(BTreeSet::new());
+        }
         // A voter that restarted before it voted has forgotten the assertions of agents that have settled.
-        let agents = agents.filter(|_| !self.has_restarted);
+        let believes = !self.has_restarted || bugs.have(ProtocolBug::RestartedBelieves);
+        let agents = agents.filter(|_| believes);
         let numbered = agents.map(|agents| {
             let number = |(node, agent): (NodeName, Lifetime)| Some((self.clients.node(&node, &record)?, agent));
             agents.into_iter().filter_map(number).collect()

@@ -3,14 +3,21 @@
 
 use super::{NodeVoter, Stage};
 use crate::message::Role;
+use crate::protocol_bug::ProtocolBug;
 use crate::view::{Ballot, NodeName, Record};
 use crate::view_message::ViewMessage;
 
 impl NodeVoter {
     /// Whether this node may promise: see W3.
     pub(super) fn is_over(&self) -> bool {
-        let voter = self.voter.as_ref();
-        self.state.has_voted && voter.is_some_and(|voter| voter.is_over(self.now))
+        let Some(voter) = &self.voter else {
+            return false;
+        };
+        match () {
+            () if self.has(ProtocolBug::PromiseBeforeVoted) => true,
+            () if self.has(ProtocolBug::PromiseBeforeOver) => voter.is_voting(),
+            () => self.state.has_voted && voter.is_over(self.now),
+        }
     }
 
     pub(super) fn prepare(&mut self, from: &NodeName, ballot: Ballot) {
@@ -37,10 +44,13 @@ impl NodeVoter {
             return self.refuse(from);
         }
         self.promise(ballot);
-        self.state.accepted = Some((ballot, record));
+        self.state.accepted = Some((ballot, record.clone()));
         self.accepted_at = Some(self.now);
         self.store_shown();
         self.post(from.clone(), Role::Voter, ViewMessage::Accepted(ballot));
+        if self.has(ProtocolBug::AcceptedIsDecided) {
+            self.replace(&record);
+        }
     }
 
     fn promise(&mut self, ballot: Ballot) {

@@ -71,6 +71,10 @@ impl AgentLease {
         !self.provisional.is_empty()
     }
 
+    pub(super) fn provisional_count(&self) -> usize {
+        self.provisional.len()
+    }
+
     #[cfg(feature = "model")]
     pub(super) fn is_provisional(&self, token: Token) -> bool {
         self.provisional.contains_key(&token)

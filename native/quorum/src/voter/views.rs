@@ -1,8 +1,10 @@
 //! What a change of the members needs of a voter: what it may have forgotten for others, and when it is over.
 
+use super::leases::AgentLease;
 use super::{Stage, Voter};
 use crate::members::Node;
 use crate::message::{Fence, Frame, Lifetime};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use std::collections::BTreeSet;
 
@@ -57,8 +59,14 @@ impl Voter {
     /// The agents that have votes here, also provisional ones. `None`: any may count on a vote of an earlier lifetime.
     #[must_use]
     pub fn reported(&self) -> Option<BTreeSet<(Node, Lifetime)>> {
-        let with_votes = self.leases.iter().filter(|(_, lease)| lease.count() > 0);
-        self.is_voting()
+        let bugs = self.setup.bugs;
+        let without = |lease: &AgentLease| match bugs.have(ProtocolBug::ProvisionalUnreported) {
+            true => lease.provisional_count(),
+            false => 0,
+        };
+        let with_votes = self.leases.iter().filter(|(_, lease)| lease.count() > without(lease));
+        let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
+        knows
             .then(|| with_votes.map(|(_, lease)| (lease.node, lease.agent)).collect())
     }
 

@@ -19,7 +19,10 @@ fn bounded(limit: &str, most: Raw, more: Raw) {
 
 #[test]
 fn each_bound_is_exact() {
-    let settled = |count| Raw::batch().bytes(count, 5);
+    let settled = |count| {
+        let counted = Raw::batch().number(count as u64);
+        (0..count).fold(counted, |raw, _| raw.byte(5).byte(1))
+    };
     bounded("ops", settled(MAX_OPS), settled(MAX_OPS + 1));
     let confirmed = |count| Raw::done().bytes(count, 2).end();
     bounded("replies", confirmed(MAX_OPS), confirmed(MAX_OPS + 1));

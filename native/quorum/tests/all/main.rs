@@ -8,5 +8,7 @@ mod frame_bounds;
 mod frame_golden;
 mod frame_sizes;
 mod frames;
+mod view_frames;
+mod views;
 mod lost_answers;
 mod scenarios;

@@ -4,9 +4,9 @@ use quorum::frame::decode;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The most bytes that `decode` allocates in total for each byte of a valid frame: a one-byte operation (`Settled`)
-/// becomes an `Op`.
-pub const FRAME: usize = 48;
+/// The most bytes that `decode` allocates in total for each byte of a valid frame: 64 names of one byte each,
+/// repeatedly.
+pub const FRAME: usize = 28;
 
 /// The same for invalid frames. `decode` may allocate as many operations as there are bytes, and then read 64 names
 /// of one byte each, repeatedly: 3,600 bytes for 134.

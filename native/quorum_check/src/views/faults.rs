@@ -1,0 +1,148 @@
+//! Crashes, lost files, links that are cut. All faults end when the history heals.
+
+use super::world::{Activity, Event, World};
+use crate::simulation::clock::{Real, MILLISECOND, SECOND};
+use quorum::message::Role;
+use quorum::view::{Id, Peer, Record};
+
+impl World {
+    pub fn schedule_fault(&mut self, after: Real) {
+        if let Some(gap) = self.plan.fault_gap {
+            let gap = self.random.between(1, 2 * gap);
+            self.push(self.real.max(after) + gap, Event::Fault);
+        }
+    }
+
+    pub fn inject(&mut self) {
+        if self.healed {
+            return;
+        }
+        let node = self.random.below(self.plan.nodes as i64) as usize;
+        let lease = self.plan.lease();
+        let span = match self.random.chance(300) {
+            true => self.random.between(lease * 7 / 10, lease * 2),
+            false => self.random.spread(MILLISECOND, lease),
+        };
+        match self.random.below(12) {
+            0..3 => {
+                self.count("fault: a voter crashes");
+                self.crash(node, Role::Voter, span.min(SECOND));
+            }
+            3 => {
+                self.count("fault: an agent crashes");
+                self.crash(node, Role::Agent, span);
+            }
+            4..6 => {
+                self.count("fault: a node crashes");
+                self.crash(node, Role::Voter, span);
+                self.crash(node, Role::Agent, span);
+            }
+            6..8 if self.plan.loses_files && self.may_lose(node) => {
+                self.count("fault: a file is lost");
+                self.crash(node, Role::Voter, span.min(SECOND));
+                self.nodes[node].file = None;
+            }
+            8 => {
+                self.count("fault: a node is isolated");
+                let others = (0..self.plan.nodes).filter(|other| *other != node);
+                let links = others.flat_map(|other| [(node, other), (other, node)]).collect();
+                self.cut(links, span);
+            }
+            9 => {
+                self.count("fault: a partition");
+                let side: Vec<bool> = (0..self.plan.nodes).map(|_| self.random.chance(500)).collect();
+                let all = 0..self.plan.nodes;
+                let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
+                let links = links.filter(|(a, b)| side[*a] != side[*b]).collect();
+                self.cut(links, span);
+            }
+            _ => {
+                self.count("fault: a link is cut");
+                let other = (node + 1 + self.random.below(self.plan.nodes as i64 - 1) as usize) % self.plan.nodes;
+                let links = match self.random.chance(500) {
+                    true => vec![(node, other)],
+                    false => vec![(node, other), (other, node)],
+                };
+                self.cut(links, span);
+            }
+        }
+        self.schedule_fault(0);
+    }
+
+    /// At most a minority of each list has lost its files, until a change has replaced them.
+    fn may_lose(&self, node: usize) -> bool {
+        let Some(file) = &self.nodes[node].file else {
+            return false;
+        };
+        let is_lost = |peer: &Peer| {
+            let lost = self.index(&peer.node) == node || !self.has_file(peer);
+            lost && peer.id != Id(0)
+        };
+        let bears = |list: &[Peer]| list.is_empty() || list.iter().filter(|peer| is_lost(peer)).count() <= (list.len() - 1) / 2;
+        let records = self.nodes.iter().filter_map(|node| node.file.as_ref());
+        let records = records.flat_map(|file| {
+            let accepted = file.accepted.as_ref().map(|(_, record)| record);
+            file.record.iter().chain(accepted)
+        });
+        let latest = self.latest().map_or(0, |record| record.id.number);
+        let recent = |record: &&Record| record.id.number + 1 >= latest;
+        file.record.is_some()
+            && records.filter(recent).all(|record| bears(&record.members) && bears(&record.before))
+    }
+
+    fn has_file(&self, peer: &Peer) -> bool {
+        let file = self.nodes[self.index(&peer.node)].file.as_ref();
+        file.is_some_and(|file| file.id == peer.id)
+    }
+
+    pub fn crash(&mut self, node: usize, role: Role, span: Real) {
+        let is_up = match role {
+            Role::Voter => self.nodes[node].voter.machine.take().is_some(),
+            Role::Agent => self.nodes[node].agent.machine.take().is_some(),
+        };
+        if !is_up {
+            return;
+        }
+        self.log(|| format!("n{node} {role:?} crashes"));
+        if role == Role::Agent {
+            self.agent_gone(node);
+            self.nodes[node].activity = Activity::Idle;
+            self.nodes[node].version += 1;
+        }
+        self.push(self.real + span, Event::Start(node, role));
+    }
+
+    pub fn cut(&mut self, links: Vec<(usize, usize)>, span: Real) {
+        for (from, to) in links.clone() {
+            self.network.cut(from, to);
+            if self.random.chance(500) {
+                let delay = self.random.spread(MILLISECOND, SECOND);
+                self.push(self.real + delay, Event::Connection { node: from, about: to, up: false });
+            }
+        }
+        self.push(self.real + span, Event::Mend(links));
+    }
+
+    pub fn mend(&mut self, links: Vec<(usize, usize)>) {
+        for (from, to) in links {
+            self.network.restore(from, to);
+            let delay = self.random.spread(MILLISECOND, SECOND);
+            self.push(self.real + delay, Event::Connection { node: from, about: to, up: true });
+        }
+    }
+
+    /// From here on, no fault excuses the machines. Nodes that the operator has turned off stay off.
+    pub fn heal(&mut self) {
+        self.log(|| "all faults end".into());
+        self.healed = true;
+        self.network.heal();
+        for node in 0..self.plan.nodes {
+            self.push(self.real + SECOND, Event::Start(node, Role::Voter));
+            self.push(self.real + SECOND, Event::Start(node, Role::Agent));
+            for about in 0..self.plan.nodes {
+                self.push(self.real + 2 * SECOND, Event::Connection { node, about, up: true });
+            }
+        }
+        self.begin_check();
+    }
+}

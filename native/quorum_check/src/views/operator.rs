@@ -1,0 +1,122 @@
+//! The operator: changes the members, one list after the other, and turns off the nodes that have left when the answer
+//! says so. A list may have nodes that are off: they are turned on before, with their old files.
+
+use super::world::{Event, World};
+use crate::simulation::clock::{Real, SECOND};
+use quorum::message::Role;
+use quorum::node_voter::ChangeAnswer;
+
+#[derive(Debug)]
+pub struct Operator {
+    /// The list of the last change that is done.
+    list: u32,
+    next: usize,
+    /// The change that is not answered: request, node, life of its voter, list, and when it began.
+    open: Option<(u64, usize, u64, u32, Real)>,
+}
+
+impl Operator {
+    pub fn new(list: u32) -> Operator {
+        Operator {
+            list,
+            next: 0,
+            open: None,
+        }
+    }
+}
+
+impl World {
+    pub fn operate(&mut self) {
+        if self.healed {
+            return;
+        }
+        self.push(self.real + self.plan.pause.max(SECOND / 20), Event::Operator);
+        if let Some((_, node, life, _, since)) = self.operator.open {
+            let host = &self.nodes[node].voter;
+            let is_dead = host.machine.is_none() || host.life != life;
+            if !is_dead && self.real < since + 10 * self.plan.lease() {
+                // Sometimes another operator changes at the same time.
+                if self.random.chance(30) {
+                    let list = self.random.pick(&self.plan.lists.clone());
+                    self.change(list, false);
+                }
+                return;
+            }
+            if !is_dead && self.plan.is_calm() {
+                let text = || "a change is not answered".to_owned();
+                return self.broken("PR5", text);
+            }
+            self.operator.open = None;
+        }
+        let Some(list) = self.plan.lists.get(self.operator.next).copied() else {
+            return;
+        };
+        self.operator.next += 1;
+        self.change(list, true);
+    }
+
+    fn change(&mut self, list: u32, counts: bool) {
+        for node in 0..self.plan.nodes {
+            if list & 1 << node != 0 && self.nodes[node].off {
+                self.nodes[node].off = false;
+                self.start_voter(node);
+                self.start_agent(node);
+            }
+        }
+        let members: Vec<usize> = match self.latest() {
+            Some(record) => record.members.iter().map(|peer| self.index(&peer.node)).collect(),
+            None => return,
+        };
+        let node = self.random.pick(&members);
+        let request = self.new_life();
+        let names = self.list(list);
+        self.count("changes asked");
+        self.log(|| format!("operator at n{node}: change {request} to {names:?}"));
+        if counts {
+            let life = self.nodes[node].voter.life;
+            self.operator.open = Some((request, node, life, list, self.real));
+        }
+        self.call_voter(node, |voter, now| voter.change(now, request, names));
+    }
+
+    pub fn answered(&mut self, node: usize, request: u64, answer: ChangeAnswer) {
+        self.log(|| format!("operator at n{node}: change {request} is answered {answer:?}"));
+        self.count(match answer {
+            ChangeAnswer::Done(_) => "changes done",
+            ChangeAnswer::NotReady(_) => "changes not ready",
+            ChangeAnswer::Changing(_) => "changes: another one",
+            ChangeAnswer::Unknown(_) => "changes unknown",
+            ChangeAnswer::Starting(_) => "changes starting",
+            ChangeAnswer::Running(_) => "resets refused",
+        });
+        let Some((_, _, _, list, since)) = self.operator.open.filter(|open| open.0 == request) else {
+            return;
+        };
+        self.operator.open = None;
+        if let ChangeAnswer::Done(_) = answer {
+            let took = (self.real - since) / 1_000_000;
+            let most = self.counts.entry("longest change (ms)").or_default();
+            *most = (*most).max(took as u64);
+            self.operator.list = list;
+            self.turn_off();
+        }
+        let is_failure = !matches!(answer, ChangeAnswer::Done(_) | ChangeAnswer::Changing(_));
+        if self.plan.is_calm() && is_failure {
+            self.broken("PR5", || format!("a change without a fault is answered {answer:?}"));
+        }
+    }
+
+    /// Some of the nodes that are in no list are turned off.
+    fn turn_off(&mut self) {
+        let list = self.operator.list;
+        for node in 0..self.plan.nodes {
+            let has_record = self.nodes[node].file.as_ref().is_some_and(|file| file.record.is_some());
+            if list & 1 << node == 0 && has_record && self.random.chance(500) {
+                self.nodes[node].off = true;
+                self.count("nodes turned off");
+                self.crash(node, Role::Voter, 0);
+                self.crash(node, Role::Agent, 0);
+            }
+        }
+    }
+}

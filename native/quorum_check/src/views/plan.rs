@@ -1,0 +1,130 @@
+//! What a history has.
+
+use crate::random::Random;
+use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
+use crate::simulation::network::Conditions;
+use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
+
+/// Beyond the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub bugs: ProtocolBugs,
+    /// No faults: nothing may be lost, and waits are short.
+    pub calm: Option<bool>,
+    pub trace: bool,
+}
+
+impl Options {
+    #[must_use]
+    pub fn bug(mut self, bug: ProtocolBug) -> Options {
+        self.bugs = self.bugs.with(bug);
+        self
+    }
+}
+
+/// Lists are the bits of a word, by node.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub nodes: usize,
+    pub first: u32,
+    /// The lists of the operator, one after the other.
+    pub lists: Vec<u32>,
+    pub lease_ms: u64,
+    pub conditions: Conditions,
+    /// The average time between faults. `None`: no faults.
+    pub fault_gap: Option<Real>,
+    /// Whether files are lost.
+    pub loses_files: bool,
+    pub drift: i64,
+    /// How long a write takes at most.
+    pub store: Real,
+    pub names: usize,
+    /// The longest time from lock to unlock, and the average pause before the next lock.
+    pub hold: Real,
+    pub think: Real,
+    pub timeout: Real,
+    /// The pause between two changes.
+    pub pause: Real,
+    pub active: Real,
+}
+
+impl Plan {
+    pub fn draw(random: &mut Random, options: &Options) -> Plan {
+        let nodes = random.between(3, 7) as usize;
+        let calm = options.calm.unwrap_or_else(|| random.chance(150));
+        let first = list(random, nodes);
+        let changes = random.between(1, 6);
+        let mut lists = Vec::new();
+        for _ in 0..changes {
+            // Back to an earlier list, a member more or less, or any.
+            let last = lists.last().copied().unwrap_or(first);
+            lists.push(match random.below(4) {
+                0 => first,
+                1 => match last ^ 1 << random.below(nodes as i64) {
+                    0 => last,
+                    other => other,
+                },
+                _ => list(random, nodes),
+            });
+        }
+        let lease_ms = random.pick(&[1000, 1000, 4000]);
+        let lease = lease_ms as Real * MILLISECOND;
+        Plan {
+            nodes,
+            first,
+            lists,
+            lease_ms,
+            conditions: conditions(random, calm),
+            fault_gap: (!calm).then(|| random.spread(100 * MILLISECOND, 3 * lease)),
+            loses_files: random.chance(400),
+            drift: if random.chance(700) { 10_000 } else { 0 },
+            store: random.spread(MILLISECOND, if calm { 10 * MILLISECOND } else { SECOND }),
+            names: random.between(1, 2) as usize,
+            hold: random.pick(&[10 * MILLISECOND, lease / 2, 4 * lease]),
+            think: random.pick(&[5 * MILLISECOND, lease / 10, lease]),
+            timeout: random.spread(lease / 10, 4 * lease),
+            pause: random.pick(&[0, lease / 10, lease, 3 * lease]),
+            active: random.between(4, 20) * lease,
+        }
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.fault_gap.is_none()
+    }
+
+    pub fn lease(&self) -> Real {
+        self.lease_ms as Real * MILLISECOND
+    }
+}
+
+/// Small lists are more likely: they have the fewest votes to spare.
+fn list(random: &mut Random, nodes: usize) -> u32 {
+    let count = random.weighted(&[(20, 1), (15, 2), (40, 3), (15, 4), (10, 5)]);
+    let mut places: Vec<usize> = (0..nodes).collect();
+    random.shuffle(&mut places);
+    let places = places.into_iter().take(count.min(nodes));
+    places.fold(0, |list, place| list | 1 << place)
+}
+
+fn conditions(random: &mut Random, calm: bool) -> Conditions {
+    let near = random.pick(&[
+        (100 * MICROSECOND, MILLISECOND),
+        (100 * MICROSECOND, MILLISECOND),
+        (2 * MILLISECOND, 40 * MILLISECOND),
+    ]);
+    if calm {
+        return Conditions {
+            near,
+            ..Conditions::GOOD
+        };
+    }
+    Conditions {
+        near,
+        far: random.pick(&[0, 0, 10, 100]),
+        far_most: random.pick(&[300 * MILLISECOND, 3 * SECOND]),
+        lost: random.pick(&[0, 0, 10, 100, 300]),
+        duplicated: random.pick(&[0, 0, 50]),
+        held_back: random.pick(&[0, 0, 5, 30]),
+        in_order: random.chance(600),
+    }
+}
