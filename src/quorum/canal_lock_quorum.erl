@@ -501,8 +501,8 @@ top() ->
 %% The first lines are numbers of this node: locks that are held, requests that wait, and unlocks that are pending; then
 %% rates per second since the last refresh: locks granted, those of them that another process of this node has passed
 %% on, the mean wait of the granted ones, requests refused for any reason, and locks lost. A number is `-' at first and
-%% after canal_lock_quorum was started again. The next line has the number of the view, and says whether a quorum of
-%% voters answers and whether this node votes.
+%% after canal_lock_quorum was started again. The next line says whether a quorum of voters answers and whether this
+%% node votes, and the number of the view.
 %%
 %% Then follow the names that most requests of this node wait for, if any wait, each with the longest wait and its
 %% holder on this node; of several readers, the one that has held it longest, and how many more there are. Then the

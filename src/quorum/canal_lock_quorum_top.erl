@@ -102,11 +102,11 @@ head(Last, #{status := Status}) ->
         cells([Held, Waiting, Pending]),
         cells(["granted/s", "passed/s", "mean wait", "refused/s", "lost/s"]),
         cells([Rate(granted), Rate(passed), mean_wait(Growth), Rate(refused), Rate(lost)]),
-        [view(Status), "quorum: ", quorum(Status), "; ", voting(Status)]
+        ["quorum: ", quorum(Status), "; ", voting(Status), view(Status)]
     ].
 
-view(#{view := none}) -> "no view; ";
-view(#{view := #{number := Number}}) -> ["view ", integer_to_list(Number), "; "].
+view(#{view := none}) -> "; no view";
+view(#{view := #{number := Number}}) -> ["; view ", integer_to_list(Number)].
 
 growth(none, _) ->
     #{};

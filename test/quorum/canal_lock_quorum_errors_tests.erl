@@ -86,6 +86,7 @@ is_explained(Function, Arguments, Musts) ->
 
 names(Function) when Function =:= lock_many; Function =:= rlock_many -> ["Names", "Timeout_ms"];
 names(child_spec) -> ["Options"];
+names(Function) when Function =:= change_members; Function =:= reset_members -> ["Members"];
 names(Function) ->
     case lists:member(Function, [lock, rlock, with_lock, with_rlock, force_unlock, holder, waiting]) of
         true -> ["Name", "Timeout_ms", "Fun"];

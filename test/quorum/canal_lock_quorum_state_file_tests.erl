@@ -3,7 +3,7 @@
 
 -include_lib("eunit/include/eunit.hrl").
 
--export([folder/0, delete/1, content/1, content/2]).
+-export([folder/0, delete/1, content/1, content/2, guests/1, mark/1]).
 
 -import(canal_lock_quorum_nif, [state_lock/1, state_read/2]).
 
@@ -72,6 +72,20 @@ with_view(Voter, Events) ->
             _ = [receive after Wait_ms -> ok end || is_integer(Wait_ms)],
             with_view(Voter, [{stored, N} || {store, N, _} <- Outputs])
     end.
+
+%% Of the last fields of a state, before the checksum: whether there may be guests, and the mark.
+-spec guests(Content :: binary()) -> boolean().
+guests(Content) -> element(1, guests_and_mark(Content)).
+
+-spec mark(Content :: binary()) -> non_neg_integer().
+mark(Content) -> element(2, guests_and_mark(Content)).
+
+%% A number has 7 bits per byte, the lowest first; each byte but the last one has the highest bit.
+guests_and_mark(Content) ->
+    [Last | Before] = lists:reverse(binary_to_list(Content, 1, byte_size(Content) - 4)),
+    {More, [Guests | _]} = lists:splitwith(fun(Byte) -> Byte >= 128 end, Before),
+    Mark = lists:foldl(fun(Byte, High) -> (High bsl 7) bor (Byte band 127) end, Last, More),
+    {Guests =:= 1, Mark}.
 
 read(Path) ->
     state_read(Path, node()).

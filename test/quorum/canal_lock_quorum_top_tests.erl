@@ -69,7 +69,7 @@ head() ->
     ?assertEqual(
         #{"held" => "2", "waiting" => "3", "pending" => "0"}, maps:from_list(lists:zip(cells(Names), cells(Numbers)))
     ),
-    ?assertEqual("view 0; quorum: yes; this node votes", Quorum),
+    ?assertEqual("quorum: yes; this node votes; view 0", Quorum),
     test_terminal:quit(Screen).
 
 %% Over two seconds. The counts begin at 0 again when the agent is restarted.
@@ -283,11 +283,11 @@ quorum_and_votes() ->
     lists:foreach(fun({Changes, Line}) ->
         ?assertEqual(Line, lists:nth(5, head(none, Changes)))
     end, [
-        {#{voting => true}, "view 7; quorum: yes; this node votes"},
-        {#{quorum => false}, "view 7; quorum: no; this node does not vote"},
+        {#{voting => true}, "quorum: yes; this node votes; view 7"},
+        {#{quorum => false}, "quorum: no; this node does not vote; view 7"},
         {#{view => none, quorum => false, waits_for => [a@host, b@host]},
-            "no view; quorum: no; this node does not vote, it waits for a@host, b@host"},
-        {#{role => client}, "view 7; quorum: yes; this node is a client"}
+            "quorum: no; this node does not vote, it waits for a@host, b@host; no view"},
+        {#{role => client}, "quorum: yes; this node is a client; view 7"}
     ]).
 
 members() ->

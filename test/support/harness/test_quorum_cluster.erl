@@ -4,7 +4,7 @@
 
 -export([tests/2, tests/4, on/3, lease_ms/0, options/1]).
 -export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1, lose_file/1]).
--export([await_voting/1, await_status/3, await_empty/1]).
+-export([await_voting/1, await_view/2, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1, kill_supervisor/0]).
 -export([lock/3, rlock/3, held/2, unlock/2, unlock_async/2, messages/1, messages_until_lost/2]).
 
@@ -139,6 +139,20 @@ await_voting(Nodes) ->
                     #{voting => Voting, quorum => Quorum, silent => Silent}
                 end
             )
+        end)
+    end, Nodes).
+
+%% Until these nodes have a view with this number or a higher one.
+-spec await_view(non_neg_integer(), [a_node()]) -> ok.
+await_view(Number, Nodes) ->
+    lists:foreach(fun(Node) ->
+        call(Node, fun() ->
+            test_await:value(true, fun() ->
+                case canal_lock_quorum:status() of
+                    #{view := #{number := Now}} -> Now >= Number;
+                    #{view := none} -> false
+                end
+            end)
         end)
     end, Nodes).
 
