@@ -11,7 +11,7 @@
 
 -behaviour(gen_server).
 
--export([start_link/1, members/1, refuse/1, agent_started/0]).
+-export([start_link/1, voter_started/0, members/1, refuse/1, agent_started/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 %% An attempt fails at once if it takes less than this. One to a machine that is down takes seconds.
@@ -30,6 +30,8 @@
     never_connected :: [node()],
     %% Those of the view.
     members = [] :: [node()],
+    %% Whether the voter of this node has started, if it has one.
+    has_started :: boolean(),
     %% Connected nodes on which canal_lock_quorum was stopped.
     stopped = [] :: [node()],
     %% Whether it was reported that this node has another name.
@@ -40,6 +42,11 @@
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
+
+%% The voter of this node answers from now on.
+-spec voter_started() -> ok.
+voter_started() ->
+    gen_server:cast(?MODULE, voter_started).
 
 %% This node has a view with these members.
 -spec members([node(), ...]) -> ok.
@@ -56,18 +63,22 @@ refuse(Node) ->
 agent_started() ->
     gen_server:cast(?MODULE, agent_started).
 
-init(Config = #{members := Members, lease_ms := Lease_ms}) ->
+init(Config = #{members := Members, lease_ms := Lease_ms, has_voter := HasVoter}) ->
     %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    ok = send_all(started),
+    _ = [ok = send_all(started) || not HasVoter],
     self() ! connect,
     _ = erlang:send_after(Lease_ms, self(), report_never_connected),
-    {ok, #state{config = Config, never_connected = (Members -- [node()]) -- nodes(connected)}}.
+    NeverConnected = (Members -- [node()]) -- nodes(connected),
+    {ok, #state{config = Config, has_started = not HasVoter, never_connected = NeverConnected}}.
 
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State}.
 
+handle_cast(voter_started, State) ->
+    ok = send_all(started),
+    {noreply, State#state{has_started = true}};
 handle_cast({members, Members}, State) ->
     {noreply, State#state{members = Members}};
 handle_cast(agent_started, State = #state{stopped = Stopped}) ->
@@ -112,8 +123,8 @@ told(stopped, Node, State = #state{stopped = Stopped}) ->
 told(started, Node, State = #state{stopped = Stopped}) ->
     _ = [tell_agent(started, Node) || lists:member(Node, Stopped)],
     State#state{stopped = lists:delete(Node, Stopped)};
-told(are_you_there, Node, State) ->
-    ok = send(Node, started),
+told(are_you_there, Node, State = #state{has_started = HasStarted}) ->
+    _ = [ok = send(Node, started) || HasStarted],
     State;
 told(refused, Node, State = #state{reported = Reported}) ->
     State#state{reported = canal_lock_quorum_log_limit:report(refused, Node, #{node => Node}, Reported)};

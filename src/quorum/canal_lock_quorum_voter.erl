@@ -43,6 +43,8 @@
     wanted = none :: none | {N :: pos_integer(), Content :: binary()},
     %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
     storing = none :: none | {reference(), N :: pos_integer() | retry},
+    %% Whether its first write is complete: then it answers.
+    has_started = false :: boolean(),
     %% Callers that change the members, by the numbers of their requests.
     next_request = 1 :: pos_integer(),
     changing = #{} :: #{pos_integer() => gen_server:from()}
@@ -102,8 +104,15 @@ opened(Failure, State) ->
     _ = erlang:send_after(?STORE_RETRY_MS, self(), open),
     noreply(report_not_stored(Failure, State)).
 
-opened_with(Content, State = #state{config = #{setup := Setup}}) ->
-    step(State#state{voter = canal_lock_quorum_nif:voter_open(Setup, Content)}).
+opened_with(Content, State = #state{config = #{setup := Setup, state_file := Path}}) ->
+    Opened = State#state{voter = canal_lock_quorum_nif:voter_open(Setup, Content)},
+    step(case Path of none -> started(Opened); _ -> Opened end).
+
+started(State = #state{has_started = true}) ->
+    State;
+started(State) ->
+    ok = canal_lock_quorum_connections:voter_started(),
+    State#state{has_started = true}.
 
 with_view(none, State) ->
     State;
@@ -283,7 +292,8 @@ write(Path, Content, Number) ->
 
 stored(N, {ok, true}, State = #state{wanted = Wanted}) ->
     IsLast = element(1, Wanted) =:= N,
-    add({stored, N}, store(State#state{wanted = case IsLast of true -> none; false -> Wanted end}));
+    Left = case IsLast of true -> none; false -> Wanted end,
+    add({stored, N}, store(started(State#state{wanted = Left})));
 stored(_, Failure, State) ->
     %% Until then, no other write.
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),

@@ -181,7 +181,7 @@ each_loses_its_file([A | _] = Nodes) ->
     Holder = worker(A),
     lists:foldl(fun(Node, Before) ->
         Other = hd(Nodes -- [Node]),
-        {ok, _} = lock(worker(Other), {kept_by, Node}, 5000),
+        {ok, _} = lock(worker(Other), {kept_by, test_nodes:name(Node)}, 5000),
         stop(Node),
         lose_file(Node),
         start(Node, Options),
