@@ -236,6 +236,9 @@ count_names({_, #waiting{names = Names, since = Since}, Next}, Left, Counted) wh
 count_names(_, _, Counted) ->
     Counted.
 
+handle_cast(connections_started, State = #state{members = Members}) ->
+    ok = canal_lock_quorum_connections:members(Members),
+    noreply(State);
 handle_cast({What, Node}, State) when What =:= stopped; What =:= started ->
     stopped(What, Node, State);
 handle_cast(Request, State) ->

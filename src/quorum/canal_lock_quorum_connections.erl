@@ -67,11 +67,14 @@ init(Config = #{members := Members, lease_ms := Lease_ms, has_voter := HasVoter}
     %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    _ = [ok = send_all(started) || not HasVoter],
+    %% The voter and the agent start later than this process, unless it is a restarted one.
+    HasStarted = not HasVoter orelse whereis(canal_lock_quorum_voter) =/= undefined,
+    _ = [ok = send_all(started) || HasStarted],
+    ok = gen_server:cast(canal_lock_quorum_agent, connections_started),
     self() ! connect,
     _ = erlang:send_after(Lease_ms, self(), report_never_connected),
     NeverConnected = (Members -- [node()]) -- nodes(connected),
-    {ok, #state{config = Config, has_started = not HasVoter, never_connected = NeverConnected}}.
+    {ok, #state{config = Config, has_started = HasStarted, never_connected = NeverConnected}}.
 
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State}.

@@ -170,9 +170,10 @@ voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
     }.
 voter_status(_Voter) -> erlang:nif_error(not_loaded).
 
-%% The clients that have a lease: their votes and waiting requests, and the time since their last batch.
+%% The clients that have a lease: their votes and waiting requests, and the time since their last batch. `not_known'
+%% while it starts in a view.
 -spec voter_clients(voter()) ->
-    [{node(), Votes :: non_neg_integer(), Waiting :: non_neg_integer(), Heard_ms :: non_neg_integer()}].
+    [{node(), Votes :: non_neg_integer(), Waiting :: non_neg_integer(), Heard_ms :: non_neg_integer()}] | not_known.
 voter_clients(_Voter) -> erlang:nif_error(not_loaded).
 
 %% Keeps other VMs away from this state file until this VM ends. `{ok, false}' if another VM does.

@@ -145,11 +145,7 @@ handle_call(clients, From, State = #state{voter = none}) ->
     gen_server:reply(From, not_known),
     noreply(State);
 handle_call(clients, From, State = #state{voter = Voter}) ->
-    Clients = canal_lock_quorum_nif:voter_clients(Voter),
-    gen_server:reply(From, [
-        #{node => Node, votes => Votes, waiting => Waiting, heard_ms => Heard_ms}
-     || {Node, Votes, Waiting, Heard_ms} <- Clients
-    ]),
+    gen_server:reply(From, clients(canal_lock_quorum_nif:voter_clients(Voter))),
     noreply(State);
 handle_call({How, _}, From, State = #state{voter = none}) when How =:= change; How =:= reset ->
     Why = {state_file, <<"the state file of this node is not read yet">>},
@@ -162,6 +158,14 @@ handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
+
+clients(not_known) ->
+    not_known;
+clients(Clients) ->
+    [
+        #{node => Node, votes => Votes, waiting => Waiting, heard_ms => Heard_ms}
+     || {Node, Votes, Waiting, Heard_ms} <- Clients
+    ].
 
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 mod atoms {
     rustler::atoms! {
-        answer, bad_frame, changing, client, down, error, kept, lease_ms, lost, no_answer_of_agents, none, not_ready, ok,
+        answer, bad_frame, changing, client, down, error, kept, lease_ms, lost, no_answer_of_agents, none, not_known, not_ready, ok,
         other_cluster, other_list, running, seal, settle, start, starting, state_file, store, took, unknown, voting,
     }
 }
@@ -176,21 +176,24 @@ fn why_term<'a>(env: Env<'a>, why: &Why, nodes: &mut Nodes) -> Term<'a> {
     }
 }
 
-/// `voter_clients(Handle) -> [{Node, Votes, Waiting, HeardMs}]`: the clients that have a lease, with their votes and
-/// waiting requests, and the time since their last batch.
+/// `voter_clients(Handle) -> [{Node, Votes, Waiting, HeardMs}] | not_known`: the clients that have a lease, with their
+/// votes and waiting requests, and the time since their last batch. `not_known`: there is no voter yet.
 #[rustler::nif]
-fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Vec<Term<'_>>> {
+fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Term<'_>> {
     let mut guard = machine::take(&handle.0)?;
     let running = &mut *guard;
     let (voter, now) = (&running.machine, clock::now());
-    let agents = voter.voter().into_iter().flat_map(Voter::agents);
-    let clients = agents.filter(|agent| agent.0.is_client());
+    let Some(of_view) = voter.voter() else {
+        return Ok(atoms::not_known().encode(env));
+    };
+    let clients = of_view.agents().filter(|agent| agent.0.is_client());
     let info = |(node, votes, waiting, heard)| {
         let heard_ms = (now - heard).as_millis() as u64;
         let name = running.nodes.atom(env, &voter.name_of(node)?)?;
         Some((name, votes, waiting, heard_ms).encode(env))
     };
-    Ok(clients.filter_map(info).collect())
+    let clients: Vec<_> = clients.filter_map(info).collect();
+    Ok(clients.encode(env))
 }
 
 /// `voter_status(Handle) -> {IsEmpty, Queued, View | none, Phase, WaitsFor}`: whether the voter has no votes and no
