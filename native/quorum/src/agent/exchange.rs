@@ -395,9 +395,10 @@ impl Agent {
 
     pub(super) fn notice(&mut self, member: Member, notice: Notice) {
         let link = &mut self.links[member.place()];
+        // Without a session: a batch that came before the voter began was dropped.
         let other = link
             .session
-            .is_some_and(|session| session.voter != notice.voter);
+            .map_or(notice.wants_batch, |session| session.voter != notice.voter);
         if other && link.flight.is_some() {
             // The batch in flight gets no answer.
             link.lose();
