@@ -258,6 +258,7 @@ minority([A, B, C] = Nodes) ->
     {Holder, Other} = {worker(A), worker(B)},
     %% The first fences are stored now. So the voters do not vote unasked, for less time, when they are.
     {ok, _} = lock(Holder, first, ?LONG_MS),
+    ok = unlock(Holder, first),
     {ok, First} = lock(Holder, x, ?LONG_MS),
     ok = test_quorum_cluster:isolate(A, [B, C]),
     ?assertEqual({error, no_quorum}, lock(worker(A), y, ?LONG_MS)),
