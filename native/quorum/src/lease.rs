@@ -56,6 +56,11 @@ use crate::time::Time;
 use std::array;
 use std::hash::{Hash, Hasher};
 
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// The final value of a word: see L3. It is earlier than any expiry.
 const ENDED: i64 = Time::LONG_AGO.0;
 /// The earliest expiry.
@@ -187,9 +192,8 @@ impl Lease {
     /// The voters have no votes any more, and the words stand for those of the next list. The standings of all locks
     /// are changed before.
     pub(crate) fn reset(&self) {
-        for place in 0..MAX_MEMBERS {
-            self.set(Member::at(place).expect("a place"), NONE);
-        }
+        let all = (0..MAX_MEMBERS).filter_map(Member::at);
+        all.for_each(|member| self.set(member, NONE));
     }
 
     fn until_of(&self, lock: &Standing, word: Word) -> Time {
@@ -398,211 +402,5 @@ impl Eq for Standing {}
 impl Hash for Standing {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.parts().hash(state);
-    }
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use super::*;
-    use loom::sync::Arc;
-
-    fn member(place: usize) -> Member {
-        Member::at(place).unwrap()
-    }
-
-    /// L1: a voter loses its vote for this lock and then gets a new expiry for other votes. The new expiry must not
-    /// count for the old vote.
-    #[test]
-    fn l1_a_new_expiry_does_not_count_for_an_old_vote() {
-        loom::model(|| {
-            let lease = Arc::new(Lease::new());
-            let [kept, lapsed] = [member(0), member(1)];
-            lease.set(kept, Time(100));
-            lease.set(lapsed, Time(5));
-            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(kept).with(lapsed), 2));
-            let agent = {
-                let (lease, lock) = (Arc::clone(&lease), Arc::clone(&lock));
-                loom::thread::spawn(move || {
-                    lock.set(lock.votes().without(lapsed));
-                    lease.set(lapsed, Time(100));
-                })
-            };
-            assert!(!lease.holds(&lock, || Time(10)));
-            agent.join().unwrap();
-        });
-    }
-
-    /// L2: a thread that knows that a lock was withdrawn does not find it held.
-    #[test]
-    fn l2_a_withdrawn_lock_is_not_held() {
-        loom::model(|| {
-            let lease = Arc::new(Lease::new());
-            lease.set(member(0), Time(100));
-            let lock = Arc::new(Standing::new(MemberSet::EMPTY.with(member(0)), 1));
-            let withdrawn = Arc::new(AtomicU64::new(0));
-            let agent = {
-                let (lock, withdrawn) = (Arc::clone(&lock), Arc::clone(&withdrawn));
-                loom::thread::spawn(move || {
-                    lock.set(MemberSet::EMPTY);
-                    withdrawn.store(1, Ordering::Release);
-                })
-            };
-            let known = withdrawn.load(Ordering::Acquire) == 1;
-            assert!(!(lease.holds(&lock, || Time(10)) && known));
-            agent.join().unwrap();
-        });
-    }
-
-    /// L3: a thread that knows that a lease has ended finds no lock held, although the agent stores an expiry
-    /// concurrently.
-    #[test]
-    fn l3_an_ended_lease_holds_no_lock() {
-        loom::model(|| {
-            let lease = Arc::new(Lease::new());
-            lease.set(member(0), Time(100));
-            let lock = Standing::new(MemberSet::EMPTY.with(member(0)), 1);
-            let agent = {
-                let lease = Arc::clone(&lease);
-                loom::thread::spawn(move || lease.set(member(0), Time(200)))
-            };
-            let ended = Arc::new(AtomicU64::new(0));
-            let ender = {
-                let (lease, ended) = (Arc::clone(&lease), Arc::clone(&ended));
-                loom::thread::spawn(move || {
-                    lease.end();
-                    ended.store(1, Ordering::Release);
-                })
-            };
-            let known = ended.load(Ordering::Acquire) == 1;
-            assert!(!(lease.holds(&lock, || Time(10)) && known));
-            agent.join().unwrap();
-            ender.join().unwrap();
-            assert!(!lease.holds(&lock, || Time(10)));
-        });
-    }
-
-    /// While the agent adds a vote, two others of three hold the lock. `holds` returns, with the correct answer.
-    #[test]
-    fn a_concurrent_vote_does_not_disturb_a_call() {
-        loom::model(|| {
-            let lease = Arc::new(Lease::new());
-            (0..3).for_each(|place| lease.set(member(place), Time(100)));
-            let lock = Arc::new(Standing::new(
-                MemberSet::EMPTY.with(member(0)).with(member(1)),
-                2,
-            ));
-            let agent = {
-                let lock = Arc::clone(&lock);
-                loom::thread::spawn(move || lock.set(lock.votes().with(member(2))))
-            };
-            assert!(lease.holds(&lock, || Time(10)));
-            assert!(!lease.holds(&lock, || Time(100)));
-            agent.join().unwrap();
-        });
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    /// A provisional vote counts until it ends, or as any other when it is confirmed.
-    #[test]
-    fn provisional_votes_end_earlier() {
-        let lease = Lease::new();
-        let voters: Vec<Member> = (0..3).filter_map(Member::at).collect();
-        voters.iter().for_each(|voter| lease.set(*voter, Time(100)));
-        let votes = MemberSet::EMPTY.with(voters[0]).with(voters[1]);
-        let lock = |end| Standing::with(votes, 2, (MemberSet::EMPTY.with(voters[1]), Time(end)));
-        let first = lock(20);
-        assert!(lease.holds(&first, || Time(19)) && !lease.holds(&first, || Time(20)));
-        assert_eq!(first.end(), Some(Time(20)));
-        // A third vote replaces it.
-        first.confirm(voters[2]);
-        assert!(lease.holds(&first, || Time(99)) && !lease.holds(&first, || Time(100)));
-        first.set(votes);
-        assert!(!lease.holds(&first, || Time(20)));
-        first.confirm(voters[1]);
-        assert!(lease.holds(&first, || Time(99)) && first.end().is_none());
-        // An end after the lease does not extend it.
-        let late = lock(500);
-        assert!(lease.holds(&late, || Time(99)) && !lease.holds(&late, || Time(100)));
-    }
-
-    #[test]
-    fn a_quorum_of_valid_votes_holds() {
-        let lease = Lease::new();
-        let voters: Vec<Member> = (0..3).filter_map(Member::at).collect();
-        let lock = Standing::new(voters.iter().copied().collect(), 2);
-        assert!(!lease.holds(&lock, || Time(0)));
-        for (place, voter) in voters.iter().enumerate() {
-            lease.set(*voter, Time(10 * (place as i64 + 1)));
-        }
-        assert!(lease.holds(&lock, || Time(19)));
-        assert!(
-            !lease.holds(&lock, || Time(20)),
-            "a vote is valid before its expiry, not at it"
-        );
-        assert_eq!(lease.until(lock.votes(), 2), Time(20));
-        lock.set(lock.votes().without(voters[2]));
-        assert!(lease.holds(&lock, || Time(9)));
-        assert!(!lease.holds(&lock, || Time(10)));
-        assert_eq!(
-            lease.until(lock.votes(), 3),
-            Time::LONG_AGO,
-            "two votes never reach a quorum of three"
-        );
-    }
-
-    /// L1: the clock is read last. If the call paused after it had read the clock, it could count a vote that has
-    /// expired since together with one that was granted since.
-    #[test]
-    fn l1_a_vote_that_comes_after_the_clock_was_read_does_not_count() {
-        let lease = Lease::new();
-        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
-        let [expiring, late] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
-        lease.set(expiring, Time(20));
-        let clock = || {
-            lease.set(late, Time(100));
-            Time(10)
-        };
-        assert!(!lease.holds(&lock, clock));
-    }
-
-    #[test]
-    fn an_ended_lease_stays_ended() {
-        let lease = Lease::new();
-        let lock = Standing::new(MemberSet::from_bits(0b11), 2);
-        let [one, other] = [Member::at(0).unwrap(), Member::at(1).unwrap()];
-        lease.set(one, Time(10));
-        lease.set(other, Time(10));
-        assert!(lease.holds(&lock, || Time(5)));
-        lease.end();
-        assert!(!lease.holds(&lock, || Time(5)));
-        for until in [Time(20), Time(i64::MAX), Time::LONG_AGO, Time(20)] {
-            lease.set(one, until);
-            lease.set(other, until);
-            assert!(!lease.holds(&lock, || Time(i64::MIN)), "{until:?}");
-        }
-        assert_eq!(lease.until(lock.votes(), 2), Time::LONG_AGO);
-    }
-
-    #[test]
-    fn no_expiry_ends_a_lease() {
-        let lease = Lease::new();
-        let voter = Member::at(0).unwrap();
-        lease.set(voter, Time::LONG_AGO);
-        lease.set(voter, Time(10));
-        assert_eq!(lease.valid(voter), Time(10));
-    }
-
-    #[test]
-    fn a_copy_is_independent() {
-        let (lease, lock) = (Lease::new(), Standing::new(MemberSet::from_bits(1), 1));
-        let (other, copy) = (lease.clone(), lock.clone());
-        assert!(other == lease && copy == lock);
-        lease.set(Member::at(0).unwrap(), Time(10));
-        lock.set(MemberSet::EMPTY);
-        assert!(other != lease && copy != lock);
     }
 }

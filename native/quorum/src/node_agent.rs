@@ -16,7 +16,7 @@
 use crate::agent::{Adoption, Agent, AgentOutput, AgentSetup};
 use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
 use crate::message::{Content, Envelope, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::ProtocolBugs;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
 use crate::view::{NodeName, Record, ViewId};
@@ -145,6 +145,11 @@ impl NodeAgent {
             _ => false,
         };
         let own = self.id();
+        let asks = matches!(content, Content::View(ViewMessage::Ask(_)));
+        if let (true, Some(record)) = (asks && *from == self.setup.node, &self.record) {
+            let message = ViewMessage::Record(record.clone());
+            return self.post(from.clone(), Content::View(message));
+        }
         if view.is_foreign(own) {
             return self.is_stranger(from);
         }
@@ -267,17 +272,27 @@ impl NodeAgent {
 
     /// A record, which is decided.
     fn learn(&mut self, from: &NodeName, record: &Record) {
-        let Some(own) = &self.record else {
-            return self.adopt(record, false);
-        };
-        if own.id.cluster == record.id.cluster {
-            if own.id.number < record.id.number {
-                self.adopt(record, false);
+        let is_own = *from == self.setup.node;
+        let (is_new, is_other) = match &self.record {
+            None => (true, false),
+            Some(own) if own.id.cluster == record.id.cluster => {
+                (own.id.number < record.id.number, false)
             }
-        } else if *from == self.setup.node || (self.is_client() && self.needs_record()) {
-            self.adopt(record, true);
-        } else {
-            self.is_stranger(from);
+            // Its own voter knows best, but only if it is one: a removed node keeps its last record.
+            Some(_) if is_own && record.place(from).is_some() => (true, true),
+            Some(_) => (self.is_client() && self.needs_record(), true),
+        };
+        if !is_new {
+            if is_other {
+                self.is_stranger(from);
+            }
+            return;
+        }
+        self.adopt(record, is_other);
+        if !is_own {
+            // Its own voter may hear of it from nobody else.
+            let message = ViewMessage::Record(record.clone());
+            self.post(self.setup.node.clone(), Content::View(message));
         }
     }
 
@@ -377,9 +392,17 @@ impl NodeAgent {
         let Some((before, _)) = &self.sealing else {
             return MemberSet::EMPTY;
         };
-        before
+        let to = before
             .places(&self.connected)
-            .and(self.agent.unsealed(self.now))
+            .and(self.agent.unsealed(self.now));
+        let leaves = |voter: &Member| {
+            let record = self.record.as_ref();
+            record.is_some_and(|record| !record.has(before.peer(*voter)))
+        };
+        match self.setup.bugs.have(ProtocolBug::LeaversUnasked) {
+            true => to.iter().filter(|voter| !leaves(voter)).collect(),
+            false => to,
+        }
     }
 
     /// Asks a node for its record, unless it was asked within `pause`.

@@ -42,7 +42,7 @@ pub use change::{ChangeAnswer, Why};
 pub use state::{State, StateError, ANY_HEAD};
 pub use status::{Awaits, Phase, ViewStatus};
 
-use crate::message::{scatter, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
+use crate::message::{scatter, Batch, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
 use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
@@ -59,6 +59,9 @@ use std::time::Duration;
 
 /// How often unanswered questions about views are repeated. A change needs few of them.
 const REPEAT: Duration = Duration::from_millis(100);
+
+/// So many batches that come before the voter are kept. The agents repeat the others.
+const MAX_EARLY: usize = 1024;
 
 /// The setup of the voter of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,7 +145,7 @@ pub struct NodeVoter {
     has_restarted: bool,
     clients: Clients,
     /// The write after which the voter votes.
-    votes_after: Option<u64>,
+    votes_after: Option<Written>,
     /// What it knew of the view before this one when it took the record.
     report: Option<Report>,
     /// When it accepted a record that is not decided, as far as it knows.
@@ -155,6 +158,8 @@ pub struct NodeVoter {
     asked: BTreeMap<NodeName, (u64, Time)>,
     trouble: Option<String>,
     foreign: BTreeSet<NodeName>,
+    /// The first batches of agents for a voter that has not begun yet.
+    early: BTreeMap<NodeName, (ViewId, Batch)>,
     out: Vec<NodeVoterOutput>,
 }
 
@@ -186,6 +191,7 @@ impl NodeVoter {
             asked: BTreeMap::new(),
             trouble: None,
             foreign: BTreeSet::new(),
+            early: BTreeMap::new(),
             out: Vec::new(),
             setup,
         };
@@ -237,8 +243,15 @@ impl NodeVoter {
         match envelope.content {
             Content::View(message) => self.view_message(from, theirs, message, is_foreign),
             Content::Frame(_) if is_foreign => {}
-            Content::Frame(frame) if theirs == ours => self.frame(from, frame),
+            Content::Frame(frame) if theirs == ours && self.voter.is_some() => self.frame(from, frame),
             Content::Frame(frame) => {
+                if let Frame::Batch(batch) = &frame {
+                    // The first batch of a session is empty.
+                    let is_early = theirs.number >= ours.number && batch.ops.is_empty();
+                    if is_early && self.early.len() < MAX_EARLY {
+                        self.early.insert(from.clone(), (theirs, batch.clone()));
+                    }
+                }
                 let role = match frame {
                     Frame::Batch(_) => Role::Agent,
                     Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => Role::Voter,
@@ -402,12 +415,10 @@ impl NodeVoter {
             Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
             _ => {}
         }
-        if self.votes_after.is_some_and(|after| after <= self.stored) {
+        let done = self.votes_after.filter(|after| after.number <= self.stored);
+        if let (Some(written), Some(voter)) = (done, &mut self.voter) {
             self.votes_after = None;
-            let mark = self.state.mark;
-            if let Some(voter) = &mut self.voter {
-                voter.begin_voting(self.now, mark);
-            }
+            voter.begin_voting(self.now, written.mark);
         }
         self.settle();
     }
@@ -445,6 +456,11 @@ impl NodeVoter {
             },
         };
         self.voter = Some(Voter::new(setup, self.now));
+        for (node, (view, batch)) in std::mem::take(&mut self.early) {
+            if view == record.id {
+                self.frame(&node, Frame::Batch(batch));
+            }
+        }
         let learning = begins.then(|| Learning::new(self.now));
         self.stage = Stage::Member(learning);
         self.learn();
@@ -571,7 +587,7 @@ impl NodeVoter {
                 self.state.has_voted = true;
                 self.state.mark = self.state.mark.max(floor);
                 self.store_shown();
-                self.votes_after = Some(self.requested);
+                self.votes_after = self.written.back().copied();
             }
             VoterOutput::Superseded { seen } => {
                 // The file was not the last one of this node: the identity is lost.

@@ -101,7 +101,11 @@ impl Agent {
             false => self.now,
         };
         if matches!(repair, Repair::Assert(_)) {
-            link.next_assert = self.now + rules.heartbeat;
+            // The votes of a lock in transition may end soon, and nothing renews them.
+            link.next_assert = match link.adopting && self.locks.continues_any(member) {
+                true => self.now + rules.recall * 5,
+                false => self.now + rules.heartbeat,
+            };
         }
         let (seq, session) = (link.last.0, link.session);
         let sent = ops.iter().filter_map(sent).collect();
@@ -395,11 +399,12 @@ impl Agent {
 
     pub(super) fn notice(&mut self, member: Member, notice: Notice) {
         let link = &mut self.links[member.place()];
-        // Without a session: a batch that came before the voter began was dropped.
         let other = link
             .session
-            .map_or(notice.wants_batch, |session| session.voter != notice.voter);
-        if other && link.flight.is_some() {
+            .is_some_and(|session| session.voter != notice.voter);
+        // It was sent before the voter began.
+        let is_early = link.session.is_none() && notice.wants_batch;
+        if (other || is_early) && link.flight.is_some() {
             // The batch in flight gets no answer.
             link.lose();
         }

@@ -13,11 +13,14 @@
 //! the new list, until the voter has confirmed them or they end.
 
 mod moving;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use super::transition::Transition;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{Digest, Fence, Mode, Names, Token};
+use crate::protocol_bug::ProtocolBugs;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -110,6 +113,8 @@ pub(super) struct Locks {
     voters: Vec<VoterLocks>,
     /// A lock is at risk when less than this is left of its lease.
     at_risk: Duration,
+    /// Enabled protocol bugs: none outside models.
+    pub(super) bugs: ProtocolBugs,
 }
 
 /// Locks that [`Locks::look`] has found.
@@ -137,6 +142,7 @@ impl Locks {
             transition: Transition::default(),
             voters: vec![VoterLocks::default(); members.count()],
             at_risk,
+            bugs: ProtocolBugs::NONE,
         }
     }
 
@@ -422,8 +428,9 @@ impl Locks {
         votes.and(self.with_margin).len() >= self.quorum
     }
 
-    /// Changes the votes of a lock, and moves it to the set of its new ones, unless it is in transition. Returns whether
-    /// its holder must be notified that it is at risk: those of that set were, and those of its set before were not.
+    /// Changes the votes of a lock, and moves it to the set of its new ones. Returns whether its holder must be
+    /// notified that it is at risk: those of that set were, and those of its set before were not. Does not move a lock
+    /// in transition, which is in no set.
     fn change_votes(&mut self, token: Token, change: impl FnOnce(&Standing)) -> bool {
         let standing = Arc::clone(&self.held[&token].standing);
         let (before, end) = (standing.votes(), standing.end());
@@ -524,182 +531,5 @@ impl Clone for Locks {
             voters: self.voters.clone(),
             ..*self
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::message::Name;
-
-    const LEFT: Duration = Duration::from_nanos(10);
-
-    fn insert(locks: &mut Locks, token: u64, votes: u64, now: i64) -> bool {
-        insert_with(locks, token, votes, (0, i64::MAX), now)
-    }
-
-    fn insert_with(
-        locks: &mut Locks,
-        token: u64,
-        votes: u64,
-        (provisional, end): (u64, i64),
-        now: i64,
-    ) -> bool {
-        let votes = MemberSet::from_bits(votes);
-        let provisional = (MemberSet::from_bits(provisional), Time(end));
-        let lock = HeldLock {
-            token: Token(token),
-            names: Name::new(&token.to_be_bytes()).unwrap().into(),
-            mode: Mode::Write,
-            fence: Fence(token),
-            last: Fence(token),
-            since: Time(0),
-            pass_until: None,
-            asked: votes,
-            standing: Arc::new(Standing::with(votes, 2, provisional)),
-        };
-        locks.insert(Token(token), lock, Time(now))
-    }
-
-    /// Three voters, of which the middle one has not renewed its votes. Lock 1 has the votes of the first two, and its
-    /// holder was notified. Lock 2 has all three.
-    fn first_at_risk() -> Locks {
-        let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
-        for (place, until) in [100, 10, 100].into_iter().enumerate() {
-            locks.lease.set(Member::at(place).unwrap(), Time(until));
-        }
-        assert!(!insert(&mut locks, 1, 0b011, 0));
-        assert!(!insert(&mut locks, 2, 0b111, 0));
-        assert_eq!(at_risk(&mut locks, 5), [Token(1)]);
-        locks
-    }
-
-    fn at_risk(locks: &mut Locks, now: i64) -> Vec<Token> {
-        let ending = locks.look(Time(now));
-        assert_eq!(ending.expired, []);
-        ending.at_risk
-    }
-
-    /// The last voter forgets its votes. Both locks then have the same votes.
-    #[test]
-    fn a_lock_whose_votes_become_those_of_a_lock_at_risk_is_at_risk() {
-        let mut locks = first_at_risk();
-        locks.begin(Member::at(2).unwrap(), Time(100));
-        assert!(locks.deadline() <= Some(Time(5)));
-        assert!(at_risk(&mut locks, 5).contains(&Token(2)));
-        assert_eq!(at_risk(&mut locks, 5), []);
-    }
-
-    /// The last voter loses its vote for the second lock only.
-    #[test]
-    fn a_lock_that_joins_a_lock_at_risk_is_at_risk() {
-        let mut locks = first_at_risk();
-        let last = Member::at(2).unwrap();
-        assert!(locks.vote(Token(2), last, false));
-        // Its holder is notified now, and not again.
-        assert!(!locks.vote(Token(2), last, false));
-        assert_eq!(at_risk(&mut locks, 5), []);
-    }
-
-    /// Its unasked vote ends, and is not confirmed.
-    #[test]
-    fn a_lock_whose_unasked_vote_ends_joins_a_lock_at_risk() {
-        let mut locks = first_at_risk();
-        assert!(!insert_with(&mut locks, 3, 0b111, (0b100, 7), 5));
-        assert_eq!(
-            (locks.deadline(), at_risk(&mut locks, 6)),
-            (Some(Time(7)), vec![])
-        );
-        assert_eq!(at_risk(&mut locks, 7), [Token(3)]);
-        assert_eq!(at_risk(&mut locks, 8), []);
-    }
-
-    /// Its holder is notified at once, unless the voters have renewed their votes since the others were notified.
-    #[test]
-    fn a_new_lock_with_the_votes_of_a_lock_at_risk_is_at_risk() {
-        let mut locks = first_at_risk();
-        assert!(insert(&mut locks, 3, 0b011, 5));
-        assert_eq!(at_risk(&mut locks, 5), []);
-        locks.lease.set(Member::at(1).unwrap(), Time(30));
-        assert!(!insert(&mut locks, 4, 0b011, 6));
-        assert_eq!(at_risk(&mut locks, 6), []);
-        let all = [1, 2, 3, 4].map(Token);
-        assert_eq!(at_risk(&mut locks, 21), [all[0], all[2], all[3]]);
-    }
-
-    /// Once until more is left again, and expired at the end.
-    #[test]
-    fn a_renewed_lock_is_at_risk_again_later() {
-        let mut locks = first_at_risk();
-        let middle = Member::at(1).unwrap();
-        assert_eq!(locks.deadline(), Some(Time(10)));
-        locks.lease.set(middle, Time(30));
-        assert_eq!(at_risk(&mut locks, 6), []);
-        assert_eq!(locks.deadline(), Some(Time(21)));
-        assert_eq!(at_risk(&mut locks, 20), []);
-        assert_eq!(at_risk(&mut locks, 21), [Token(1)]);
-        assert_eq!(locks.look(Time(30)).expired, [Token(1)]);
-    }
-
-    /// A lock with three votes, of which two end one after the other; and a lock of these two voters.
-    #[test]
-    fn a_lock_is_at_risk_when_its_voters_with_margin_are_no_quorum() {
-        let mut locks = Locks::new(Members::new(3).unwrap(), 2, LEFT);
-        for (place, until) in [100, 50, 30].into_iter().enumerate() {
-            locks.lease.set(Member::at(place).unwrap(), Time(until));
-        }
-        assert_eq!((locks.deadline(), at_risk(&mut locks, 0)), (None, vec![]));
-        assert!(!insert(&mut locks, 1, 0b111, 0));
-        assert_eq!(locks.deadline(), Some(Time(21)));
-        assert_eq!(at_risk(&mut locks, 21), []);
-        assert_eq!(locks.deadline(), Some(Time(41)));
-        assert_eq!(at_risk(&mut locks, 40), []);
-        assert_eq!(at_risk(&mut locks, 41), [Token(1)]);
-        assert_eq!(locks.deadline(), Some(Time(50)));
-        assert!(!insert(&mut locks, 2, 0b011, 0));
-        assert_eq!(locks.deadline(), Some(Time::LONG_AGO));
-        assert_eq!(at_risk(&mut locks, 41), [Token(2)]);
-        assert_eq!(locks.look(Time(50)).expired, [Token(1), Token(2)]);
-    }
-
-    #[test]
-    fn each_voter_knows_its_locks() {
-        let mut locks = first_at_risk();
-        let [first, _, last] = [0, 1, 2].map(|place| Member::at(place).unwrap());
-        let digest = |tokens: &[u64]| {
-            let tokens = tokens.iter().map(|token| Token(*token));
-            tokens.fold(Digest::default(), Digest::with)
-        };
-        let lacking = |locks: &Locks, member| {
-            let tokens = locks.lacking(member, Token(0), false);
-            let tokens = tokens.map(|token| token.0);
-            tokens.collect::<Vec<_>>()
-        };
-        assert_eq!(
-            (locks.digest(first), locks.digest(last)),
-            (digest(&[1, 2]), digest(&[2]))
-        );
-        assert_eq!(
-            (lacking(&locks, first), lacking(&locks, last)),
-            (vec![], vec![1])
-        );
-        locks.vote(Token(1), last, true);
-        assert_eq!(
-            (locks.digest(last), lacking(&locks, last)),
-            (digest(&[1, 2]), vec![])
-        );
-        locks.begin(last, Time(100));
-        assert_eq!(
-            (locks.digest(last), lacking(&locks, last)),
-            (digest(&[]), vec![1, 2])
-        );
-        locks.remove(Token(1));
-        assert_eq!(
-            (locks.digest(first), lacking(&locks, last)),
-            (digest(&[2]), vec![2])
-        );
-        locks.remove(Token(2));
-        assert!(locks.is_empty() && locks.deadline().is_none());
-        assert_eq!(lacking(&locks, last), []);
     }
 }

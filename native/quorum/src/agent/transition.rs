@@ -15,6 +15,7 @@
 
 use crate::members::{Member, MemberSet};
 use crate::message::Token;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -113,23 +114,28 @@ impl Transition {
 
     /// This voter of the list before is sealed, as the agent learns at `now`. Its votes that still count are kept.
     /// Returns the locks that are kept by that.
-    pub(super) fn seal(&mut self, voter: Member, now: Time) -> Vec<Token> {
+    pub(super) fn seal(&mut self, voter: Member, now: Time, bugs: ProtocolBugs) -> Vec<Token> {
+        let is_late = bugs.have(ProtocolBug::KeptLate);
         let valid = self.valid.get(voter.place());
-        if self.sealed.contains(voter) || valid.is_none_or(|valid| *valid <= now) {
+        let counts = valid.is_some_and(|valid| *valid > now || is_late);
+        if self.sealed.contains(voter) || !counts || bugs.have(ProtocolBug::NoKept) {
             return Vec::new();
         }
         self.sealed = self.sealed.with(voter);
         let mut kept = Vec::new();
         for (token, lock) in &mut self.locks {
             let counts = |before: &&Before| {
-                let ends = before.provisional.contains(voter) && before.end <= now;
+                let is_provisional = before.provisional.contains(voter);
+                let ends = is_provisional && before.end <= now && !is_late
+                    || is_provisional && bugs.have(ProtocolBug::UnaskedNotKept);
                 before.votes.contains(voter) && !ends
             };
             let Some(before) = lock.before.as_ref().filter(counts) else {
                 continue;
             };
             lock.kept = lock.kept.with(voter);
-            if lock.kept.len() == before.quorum {
+            let more = usize::from(bugs.have(ProtocolBug::FewerKept));
+            if lock.kept.len() + more == before.quorum {
                 kept.push(*token);
             }
         }
@@ -205,5 +211,72 @@ impl Transition {
         self.unnotified = unnotified
             .map(|(token, lock)| (lock.deadline, *token))
             .collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock with three votes of the list before. The lease of the last voter ends first, and the vote of the first
+    /// one is provisional.
+    fn three_votes() -> (Transition, [Member; 3]) {
+        let mut transition = Transition::new(vec![Time(50), Time(50), Time(30)]);
+        let before = Before {
+            votes: MemberSet::from_bits(0b111),
+            provisional: MemberSet::from_bits(0b001),
+            end: Time(20),
+            quorum: 2,
+        };
+        transition.insert(Token(1), Time(30), Some(before), false);
+        transition.insert(Token(2), Time(50), None, false);
+        (
+            transition,
+            [0, 1, 2].map(|place| Member::at(place).unwrap()),
+        )
+    }
+
+    #[test]
+    fn a_vote_is_kept_while_it_counts() {
+        for (place, other, last) in [(0, 1, 19), (1, 2, 49), (2, 1, 29)] {
+            for (now, is_kept) in [(last, true), (last + 1, false)] {
+                let (mut transition, voters) = three_votes();
+                assert_eq!(transition.seal(voters[other], Time(0), ProtocolBugs::NONE), []);
+                transition.seal(voters[place], Time(now), ProtocolBugs::NONE);
+                assert_eq!(transition.is_kept(Token(1)), is_kept, "{place}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_voter_is_sealed_once() {
+        let (mut transition, [first, second, last]) = three_votes();
+        assert_eq!(transition.unsealed(Time(0)).bits(), 0b111);
+        assert_eq!(transition.unsealed(Time(30)).bits(), 0b011);
+        assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
+        assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
+        assert_eq!(transition.unsealed(Time(0)).bits(), 0b101);
+        assert_eq!(transition.seal(last, Time(0), ProtocolBugs::NONE), [Token(1)]);
+        assert_eq!(transition.seal(first, Time(0), ProtocolBugs::NONE), []);
+        assert!(transition.is_kept(Token(1)) && !transition.is_kept(Token(2)));
+        // Not a voter of the list before.
+        assert_eq!(transition.seal(Member::at(3).unwrap(), Time(0), ProtocolBugs::NONE), []);
+    }
+
+    #[test]
+    fn holders_are_notified_once_and_only_before_the_deadline() {
+        let (mut transition, _) = three_votes();
+        let left = Duration::from_nanos(5);
+        assert_eq!(transition.deadline(left), Some(Time(26)));
+        assert_eq!(transition.at_risk(Time(25), Time(30)), []);
+        assert_eq!(transition.at_risk(Time(26), Time(31)), [Token(1)]);
+        assert_eq!(transition.at_risk(Time(26), Time(31)), []);
+        assert_eq!(transition.deadline(left), Some(Time(30)));
+        assert_eq!(transition.expired(Time(29)).count(), 0);
+        assert!(transition.expired(Time(30)).eq([Token(1)]));
+        assert_eq!(transition.remove(Token(1)), Some(true));
+        assert_eq!(transition.at_risk(Time(50), Time(55)), []);
+        assert_eq!(transition.remove(Token(2)), Some(true));
+        assert!(transition.is_empty() && transition.deadline(left).is_none());
     }
 }

@@ -48,8 +48,11 @@ impl NodeVoter {
         if !matches!(self.stage, Stage::Starting(_)) {
             return;
         }
+        // Its agent asks all nodes, and may know a view.
+        let own = self.setup.node.clone();
+        self.post(own.clone(), Role::Agent, ViewMessage::Ask(Role::Voter));
         for node in self.setup.seeds.clone() {
-            if node != self.setup.node {
+            if node != own {
                 self.say_fresh(node, number, 0);
             }
         }

@@ -41,6 +41,7 @@ impl World {
                 self.count("fault: a file is lost");
                 self.crash(node, Role::Voter, span.min(SECOND));
                 self.nodes[node].file = None;
+                self.nodes[node].lost_at = Some(self.real);
             }
             8 => {
                 self.count("fault: a node is isolated");
@@ -86,7 +87,22 @@ impl World {
         });
         let latest = self.latest().map_or(0, |record| record.id.number);
         let recent = |record: &&Record| record.id.number + 1 >= latest;
+        // The nodes of a list that may be decided have told their identities.
+        let since = self.real - 10 * self.plan.lease();
+        let asked = self.operator.asked.iter().filter(|(at, _)| *at > since);
+        let may = |(at, list): &(Real, u32)| {
+            let has_lost = |of: usize| self.nodes[of].lost_at.is_some_and(|lost| lost > *at);
+            let listed = (0..self.plan.nodes).filter(|of| list & 1 << of != 0);
+            let lost = listed.filter(|of| *of == node || has_lost(*of)).count();
+            list & 1 << node == 0 || lost <= (list.count_ones() as usize - 1) / 2
+        };
+        // Nodes of the first list that have all lost their files form a new cluster.
+        let is_seed = |of: &usize| self.plan.first & 1 << *of != 0;
+        let seeds = (0..self.plan.nodes).filter(is_seed);
+        let remains = |of: usize| of != node && self.nodes[of].file.as_ref().is_some_and(|file| file.record.is_some());
         file.record.is_some()
+            && seeds.into_iter().any(remains)
+            && asked.into_iter().all(may)
             && records.filter(recent).all(|record| bears(&record.members) && bears(&record.before))
     }
 
@@ -136,6 +152,15 @@ impl World {
         self.log(|| "all faults end".into());
         self.healed = true;
         self.network.heal();
+        // Another change may have added them again, or may still be decided.
+        let latest = self.latest().map_or(0, |record| {
+            let nodes = record.members.iter().map(|peer| self.index(&peer.node));
+            nodes.fold(0, |list, node| list | 1 << node)
+        });
+        let asked = self.operator.asked.iter().map(|(_, list)| *list);
+        let listed = asked.fold(latest, |all, list| all | list);
+        let nodes = self.nodes.iter_mut().enumerate();
+        nodes.for_each(|(node, seen)| seen.off &= listed & 1 << node == 0);
         for node in 0..self.plan.nodes {
             self.push(self.real + SECOND, Event::Start(node, Role::Voter));
             self.push(self.real + SECOND, Event::Start(node, Role::Agent));

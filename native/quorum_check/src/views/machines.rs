@@ -44,6 +44,8 @@ impl World {
         let file = self.nodes[node].file.clone();
         let host = &mut self.nodes[node].voter;
         host.life = life;
+        self.nodes[node].stored_at = self.real;
+        let host = &mut self.nodes[node].voter;
         let now = host.clock.at(self.real);
         host.machine = Some(NodeVoter::new(setup, file, now));
         self.call_voter(node, |_, _| ());
@@ -90,8 +92,11 @@ impl World {
                     self.send(node, to, post.role, post.envelope);
                 }
                 NodeVoterOutput::Store(number, state) => {
+                    // One write after the other.
                     let delay = self.random.spread(10 * MICROSECOND, self.plan.store);
-                    self.push(self.real + delay, Event::Stored(node, life, number, state));
+                    let at = self.nodes[node].stored_at.max(self.real) + delay;
+                    self.nodes[node].stored_at = at;
+                    self.push(at, Event::Stored(node, life, number, state));
                 }
                 NodeVoterOutput::Answer(request, answer) => self.answered(node, request, answer),
                 NodeVoterOutput::Took(record) => {
@@ -190,10 +195,8 @@ impl World {
         if self.nodes[node].voter.life != life || self.nodes[node].voter.machine.is_none() {
             return;
         }
-        // A later write may have overtaken it.
-        if self.nodes[node].file.as_ref().is_none_or(|file| file.life <= state.life) {
-            self.nodes[node].file = Some(state);
-        }
+        self.log(|| format!("n{node} stored {number}: life {}, voted {}, mark {}", state.life, state.has_voted, state.mark.0));
+        self.nodes[node].file = Some(state);
         self.call_voter(node, |voter, now| voter.stored(now, number));
     }
 

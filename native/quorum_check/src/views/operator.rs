@@ -13,6 +13,8 @@ pub struct Operator {
     next: usize,
     /// The change that is not answered: request, node, life of its voter, list, and when it began.
     open: Option<(u64, usize, u64, u32, Real)>,
+    /// The lists that were asked for, and when: they may still be decided.
+    pub asked: Vec<(Real, u32)>,
 }
 
 impl Operator {
@@ -21,6 +23,7 @@ impl Operator {
             list,
             next: 0,
             open: None,
+            asked: Vec::new(),
         }
     }
 }
@@ -36,7 +39,7 @@ impl World {
             let is_dead = host.machine.is_none() || host.life != life;
             if !is_dead && self.real < since + 10 * self.plan.lease() {
                 // Sometimes another operator changes at the same time.
-                if self.random.chance(30) {
+                if !self.plan.is_calm() && self.random.chance(30) {
                     let list = self.random.pick(&self.plan.lists.clone());
                     self.change(list, false);
                 }
@@ -71,6 +74,7 @@ impl World {
         let request = self.new_life();
         let names = self.list(list);
         self.count("changes asked");
+        self.operator.asked.push((self.real, list));
         self.log(|| format!("operator at n{node}: change {request} to {names:?}"));
         if counts {
             let life = self.nodes[node].voter.life;
@@ -98,7 +102,9 @@ impl World {
             let most = self.counts.entry("longest change (ms)").or_default();
             *most = (*most).max(took as u64);
             self.operator.list = list;
-            self.turn_off();
+            if !self.healed {
+                self.turn_off();
+            }
         }
         let is_failure = !matches!(answer, ChangeAnswer::Done(_) | ChangeAnswer::Changing(_));
         if self.plan.is_calm() && is_failure {

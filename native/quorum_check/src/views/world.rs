@@ -74,6 +74,10 @@ pub struct Node {
     pub voter: Host<NodeVoter>,
     pub agent: Host<NodeAgent>,
     pub file: Option<State>,
+    /// When it was lost last.
+    pub lost_at: Option<Real>,
+    /// When its last write is complete.
+    pub stored_at: Real,
     pub activity: Activity,
     pub version: u64,
     /// Turned off by the operator: it does not restart by itself.
@@ -145,6 +149,8 @@ impl World {
             voter: Host::new(clock()),
             agent: Host::new(clock()),
             file: None,
+            lost_at: None,
+            stored_at: 0,
             activity: Activity::Idle,
             version: 0,
             off: false,

@@ -15,4 +15,6 @@ mod restarts;
 mod revoked;
 mod status;
 mod unlocks;
+mod views;
+mod views_agent;
 mod waiting;
