@@ -20,7 +20,6 @@ longest=(
   canal_lock_panics_tests
   canal_lock_quorum_clients_tests
   prop_canal_lock_model
-  canal_lock_quorum_lists_tests
   canal_lock_quorum_singleton_tests
   canal_lock_quorum_dsync_tests
   canal_lock_reload_tests

@@ -118,6 +118,15 @@ impl NodeAgent {
         self.record.as_ref()
     }
 
+    /// The nodes of the agent's list: of its view, or of its configuration.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeName> {
+        match &self.record {
+            Some(record) => record.members.iter().map(|peer| peer.node.clone()).collect(),
+            None => self.setup.seeds.clone(),
+        }
+    }
+
     /// The constants of the protocol that are in use.
     #[must_use]
     pub fn rules(&self) -> &Rules {

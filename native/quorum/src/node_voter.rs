@@ -367,7 +367,8 @@ impl NodeVoter {
         self.state.has_voted = self.is_first(record);
         (self.state.promised, self.state.accepted) = Default::default();
         self.accepted_at = None;
-        self.state.guests = true;
+        // In its first view, no client has a vote of this identity.
+        self.state.guests = !self.state.has_voted;
         self.state.life = self.state.life.saturating_add(1);
         self.out.push(NodeVoterOutput::Took(record.clone()));
         self.enter();
