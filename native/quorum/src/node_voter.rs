@@ -26,8 +26,8 @@
 //!   one that votes, and each agent that they reported has settled here, or a lease has passed.
 //! - **W3** It promises only when it has voted in its view and is *over*: see `voter/quarantine.rs`.
 //! - **W4** What a message shows is stored before it is sent: the record, that the voter has voted, promises.
-//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing, until
-//!   a view lists that identity.
+//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing,
+//!   until a view lists that identity.
 
 mod change;
 mod clients;

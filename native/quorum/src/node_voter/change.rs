@@ -7,8 +7,8 @@
 //!   over     a quorum of the new members votes, and no lock needs the old ones
 //! ```
 //!
-//! A node that has lost its file drives the same list with its new identity. A node that has accepted a record and hears
-//! of no decision drives that.
+//! A node that has lost its file drives the same list with its new identity. A node that has accepted a record and
+//! hears of no decision drives that.
 
 use super::{NodeVoter, NodeVoterOutput, REPEAT};
 use crate::message::Role;

@@ -1,5 +1,5 @@
-//! F1 and F3 for messages about views: each has exactly one encoding, any bytes decode to a message or an error, and the
-//! longest ones fit into a frame.
+//! F1 and F3 for messages about views: each has exactly one encoding, any bytes decode to a message or an error, and
+//! the longest ones fit into a frame.
 
 use proptest::collection::{btree_set, vec};
 use proptest::option;
