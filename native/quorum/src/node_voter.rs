@@ -10,12 +10,12 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `state.rs` | the content of the state file |
-//! | `start.rs` | the first start of a cluster, and nodes without a file |
-//! | `learning.rs` | reports of sealed voters, and what a voter of a new view learns from them |
+//! | `output.rs`, `state.rs` | setup, outputs and status; the content of the state file |
+//! | `start.rs`, `starting.rs` | the first start of a cluster, and nodes without a file |
+//! | `learning.rs`, `sealing.rs` | reports of sealed voters, and what a voter of a new view learns from them |
 //! | `paxos.rs` | what this node has promised and accepted for the next view |
-//! | `change.rs` | a change that this node drives, from *ready* to *over* |
-//! | `reset.rs` | a new cluster after too many members are lost |
+//! | `change.rs`, `driving.rs` | a change that this node drives, from *ready* to *over* |
+//! | `reset.rs`, `resetting.rs` | a new cluster after too many members are lost |
 //! | `status.rs` | what it waits for |
 //! | `clients.rs` | the numbers of nodes |
 //!
@@ -31,21 +31,27 @@
 
 mod change;
 mod clients;
+mod driving;
 mod learning;
+mod output;
 mod paxos;
 mod reset;
+mod resetting;
+mod sealing;
 mod start;
+mod starting;
 mod state;
 mod status;
 
 pub use change::{ChangeAnswer, Why};
+pub use output::{Awaits, NodeVoterOutput, NodeVoterSetup, Phase, ViewStatus};
 pub use state::{State, StateError, ANY_HEAD};
-pub use status::{Awaits, Phase, ViewStatus};
 
-use crate::message::{scatter, Batch, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
-use crate::rules::Rules;
+use crate::envelope::{Content, Envelope, Post};
+use crate::message::{scatter, Batch, Fence, Frame, Lifetime};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
+use crate::view::Role;
 use crate::view::{Id, NodeName, Peer, Record, ViewId};
 use crate::view_message::{Report, ViewMessage};
 use crate::voter::{Fences, Voter, VoterOutput, VoterSetup};
@@ -62,47 +68,6 @@ const REPEAT: Duration = Duration::from_millis(100);
 
 /// So many batches that come before the voter are kept. The agents repeat the others.
 const MAX_EARLY: usize = 1024;
-
-/// The setup of the voter of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeVoterSetup {
-    /// This node.
-    pub node: NodeName,
-    /// The nodes to start with or to ask, in ascending order: the option `members`.
-    pub seeds: Vec<NodeName>,
-    /// The lease in milliseconds.
-    pub lease_ms: u64,
-    /// The constants of that lease.
-    pub rules: Rules,
-    /// Enabled protocol bugs: none outside models.
-    pub bugs: ProtocolBugs,
-    /// Whether the state is stored. Without, each start is the first one, and the node is the only member.
-    pub durable: bool,
-    /// Whether agents of no member may lock here.
-    pub clients: bool,
-    /// Random bits, others at each start.
-    pub random: u64,
-}
-
-/// An action that the voter of a node requests.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NodeVoterOutput {
-    /// Send this message.
-    Post(Post),
-    /// Store this in place of the earlier state so that it survives a crash, then call
-    /// [`stored`](NodeVoter::stored) with this number. Only the last one counts.
-    Store(u64, Box<State>),
-    /// The answer to a change or a reset.
-    Answer(u64, ChangeAnswer),
-    /// This node has taken a record.
-    Took(Record),
-    /// The file of this node was lost or old. It proposes itself as a new member.
-    Lost,
-    /// The node has a view of another cluster. Reported once.
-    OtherCluster(NodeName, u64),
-    /// The node starts with another list or lease, so no first view can be formed. Reported once.
-    OtherList(NodeName),
-}
 
 /// What a write contained, as far as the voter waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,8 +2,8 @@
 //! Simple", 2001), among the members of its view.
 
 use super::{NodeVoter, Stage};
-use crate::message::Role;
 use crate::protocol_bug::ProtocolBug;
+use crate::view::Role;
 use crate::view::{Ballot, NodeName, Record};
 use crate::view_message::ViewMessage;
 

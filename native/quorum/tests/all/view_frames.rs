@@ -4,8 +4,10 @@
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
+use quorum::envelope::Content;
 use quorum::frame::{decode_content, encode_content, MAX_FENCE, MAX_FRAME, VERSION};
-use quorum::message::{Content, Fence, Lifetime, Role};
+use quorum::message::{Fence, Lifetime};
+use quorum::view::Role;
 use quorum::view::{Ballot, Id, NodeName, Peer, Record, ViewId};
 use quorum::view_message::{Readiness, Report, ViewMessage};
 

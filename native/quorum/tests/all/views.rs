@@ -1,12 +1,14 @@
 //! The voters of nodes without agents: first starts, changes, lost files, resets.
 
-use quorum::message::{Fence, Post, Role};
+use quorum::envelope::Post;
+use quorum::message::Fence;
 use quorum::node_voter::{
     ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{NodeName, Record};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

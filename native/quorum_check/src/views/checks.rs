@@ -1,42 +1,15 @@
 //! One holder, growing fences, one record of each number, and progress when all faults are over.
 
+use super::records::Held;
 use super::world::{Activity, Event, World};
-use crate::simulation::clock::{Real, SECOND};
+use crate::simulation::clock::SECOND;
 use quorum::agent::Refusal;
 use quorum::lease::Standing;
 use quorum::message::{Fence, Token};
 use quorum::node_voter::Phase;
-use quorum::view::{Record, ViewId};
+use quorum::view::Record;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What a history has broken.
-#[derive(Clone, Debug)]
-pub struct Broken {
-    pub label: &'static str,
-    pub text: String,
-}
-
-struct Held {
-    node: usize,
-    life: u64,
-    token: Token,
-    name: usize,
-    fence: Fence,
-    standing: Arc<Standing>,
-}
-
-#[derive(Default)]
-pub struct Checks {
-    pub broken: Option<Broken>,
-    pub passed: bool,
-    held: Vec<Held>,
-    asked: BTreeMap<u64, (usize, usize, Real)>,
-    last: BTreeMap<usize, Fence>,
-    records: BTreeMap<ViewId, Record>,
-    /// The nodes that lock a free name one after the other, after all faults. `None` before that.
-    probes: Option<Vec<usize>>,
-}
 
 impl World {
     pub fn asked(&mut self, request: u64, node: usize, name: usize) {

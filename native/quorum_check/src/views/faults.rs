@@ -2,7 +2,7 @@
 
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MILLISECOND, SECOND};
-use quorum::message::Role;
+use quorum::view::Role;
 use quorum::view::{Id, Peer, Record};
 
 impl World {

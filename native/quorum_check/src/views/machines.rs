@@ -3,12 +3,14 @@
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use quorum::agent::{AgentOutput, Request};
+use quorum::envelope::Envelope;
 use quorum::frame;
-use quorum::message::{Envelope, Mode, Name, Role};
+use quorum::message::{Mode, Name};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
 use quorum::node_voter::{NodeVoter, NodeVoterOutput, NodeVoterSetup, State};
 use quorum::time::Time;
 use quorum::view::NodeName;
+use quorum::view::Role;
 use std::time::Duration;
 
 /// How late a timer fires at most.

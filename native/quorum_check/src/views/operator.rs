@@ -2,31 +2,9 @@
 //! says so. A list may have nodes that are off: they are turned on before, with their old files.
 
 use super::world::{Event, World};
-use crate::simulation::clock::{Real, SECOND};
-use quorum::message::Role;
+use crate::simulation::clock::SECOND;
 use quorum::node_voter::ChangeAnswer;
-
-#[derive(Debug)]
-pub struct Operator {
-    /// The list of the last change that is done.
-    list: u32,
-    next: usize,
-    /// The change that is not answered: request, node, life of its voter, list, and when it began.
-    open: Option<(u64, usize, u64, u32, Real)>,
-    /// The lists that were asked for, and when: they may still be decided.
-    pub asked: Vec<(Real, u32)>,
-}
-
-impl Operator {
-    pub fn new(list: u32) -> Operator {
-        Operator {
-            list,
-            next: 0,
-            open: None,
-            asked: Vec::new(),
-        }
-    }
-}
+use quorum::view::Role;
 
 impl World {
     pub fn operate(&mut self) {

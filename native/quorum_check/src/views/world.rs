@@ -1,16 +1,17 @@
 //! The nodes, the network, and one queue of events.
 
-use super::checks::{Broken, Checks};
-use super::operator::Operator;
 use super::plan::{Options, Plan};
+use super::records::{Broken, Checks, Operator};
 use crate::random::Random;
 use crate::simulation::clock::{Clock, Real, MILLISECOND, SECOND};
 use crate::simulation::network::Network;
-use quorum::message::{Content, Envelope, Lifetime, Role, Token};
+use quorum::envelope::{Content, Envelope};
+use quorum::message::{Lifetime, Token};
 use quorum::node_agent::NodeAgent;
 use quorum::node_voter::{NodeVoter, State};
 use quorum::rules::Rules;
 use quorum::view::NodeName;
+use quorum::view::Role;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

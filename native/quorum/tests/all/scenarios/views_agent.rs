@@ -3,9 +3,11 @@
 use super::cluster::{rules, Answer, Lock, SECOND};
 use super::views::{node, peers, Views};
 use quorum::agent::{Loss, Refusal};
-use quorum::message::{Content, Frame, Op, Role, VoterState};
+use quorum::envelope::Content;
+use quorum::message::{Frame, Op, VoterState};
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{NodeName, Record, ViewId};
 use quorum::view_message::ViewMessage;
 use std::time::Duration;
@@ -407,7 +409,7 @@ fn voters_of_the_list_before_get_the_record_until_they_answer() {
     let next = views.next(&[2, 3, 4]);
     take_all(&mut views, &next, &[3, 4]);
     let records = |views: &mut Views| {
-        let record = |(from, post): &(usize, quorum::message::Post)| {
+        let record = |(from, post): &(usize, quorum::envelope::Post)| {
             let is_record =
                 post.envelope.content == Content::View(ViewMessage::Record(next.clone()));
             (*from == 6 && is_record).then(|| post.to.clone())
@@ -512,7 +514,7 @@ fn without_a_view_requests_wait() {
     let request = views.lock(3, "x", LONG);
     views.pass(SECOND * 5);
     assert!(views.answers.is_empty());
-    let is_ask = |(_, post): &(usize, quorum::message::Post)| {
+    let is_ask = |(_, post): &(usize, quorum::envelope::Post)| {
         post.envelope.content == Content::View(ViewMessage::Ask(Role::Agent))
             && post.envelope.view == ViewId::NONE
     };
