@@ -153,6 +153,7 @@ handle_call({How, _}, From, State = #state{voter = none}) when How =:= change; H
     noreply(State);
 handle_call({How, Members}, From, State) when How =:= change; How =:= reset ->
     #state{next_request = Request, changing = Changing} = State,
+    ok = canal_lock_quorum_connections:connect(Members),
     add({How, Request, Members}, State#state{next_request = Request + 1, changing = Changing#{Request => From}});
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
