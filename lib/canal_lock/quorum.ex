@@ -9,8 +9,8 @@ defmodule CanalLock.Quorum do
       children = [{CanalLock.Quorum, members: members, state_file: "/var/lib/my_app/state.canal_lock"}]
 
   At a first start, all members must be started with the same list. Later `change_members/1` changes it, while locks are
-  held. Other nodes are clients, which lock and do not vote. The nodes must be able to connect to each other; the library
-  keeps them connected. Then:
+  held. Other nodes are clients, which lock and do not vote. The nodes must be able to connect to each other; the
+  library keeps them connected. Then:
 
       iex> {:ok, lock} = CanalLock.Quorum.lock({:invoice, 17}, 5000)
       iex> CanalLock.Quorum.held?(lock)
@@ -225,8 +225,8 @@ defmodule CanalLock.Quorum do
   defdelegate unlock_async(lock), to: :canal_lock_quorum
 
   @doc """
-  Makes `members` the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile; new locks wait
-  for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
+  Makes `members` the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile; new locks
+  wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
 
       iex> CanalLock.Quorum.change_members([node()])
       {:ok, 0}

@@ -1,6 +1,5 @@
-%% @private
-%% Keeps this node connected to the members, and tells the other nodes when canal_lock_quorum stops on this node, so that
-%% no request waits for its voter.
+%% @private Keeps this node connected to the members, and tells the other nodes when canal_lock_quorum stops on this
+%% node, so that no request waits for its voter.
 %%
 %% The VM does not keep nodes connected: with the prevention of overlapping partitions (OTP 25) a node that loses one
 %% connection can lose all, and with `dist_auto_connect never' a message does not reconnect.

@@ -210,7 +210,8 @@ handle_continue(open, State) ->
     {noreply, read_file(State)}.
 
 %% Batches of clients that may not lock here are dropped. One with another number only asks for the view.
-received(Event = {frame, From, _, Number, Bytes}, State = #state{number = Number, members = Members, config = Config}) ->
+received(Event = {frame, From, _, Number, Bytes}, State = #state{number = Number}) ->
+    #state{members = Members, config = Config} = State,
     IsAllowed =
         not canal_lock_quorum_wire:is_batch(Bytes) orelse
             lists:member(From, Members) orelse canal_lock_quorum_config:is_client(From, Config),

@@ -1,5 +1,5 @@
-%% Members change while locks are held, on real nodes. native/quorum/tests/all/scenarios has the same rules step by step,
-%% and native/quorum_check searches for orders of events that break them.
+%% Members change while locks are held, on real nodes. native/quorum/tests/all/scenarios has the same rules step by
+%% step, and native/quorum_check searches for orders of events that break them.
 -module(canal_lock_quorum_views_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -21,7 +21,7 @@ change_test_() ->
         {"the same members again: nothing changes", fun same_members/1},
         {"a node that does not run cannot become a member, and the answer names it", fun not_ready/1},
         {"a dead member is replaced", fun dead_replaced/1},
-        {"a client that is cut off during a change loses its lock, others keep theirs, and it comes back", fun cut_off/1},
+        {"a client that is cut off during a change loses its lock, others keep theirs, it comes back", fun cut_off/1},
         {"two nodes change the members at the same time, and one view is the result", fun two_initiators/1},
         {"a change whose initiator is killed after any message leaves one view", fun initiator_killed/1},
         {"a member that is out and starts with its file follows the view, and is a client", fun starts_outside/1},
