@@ -14,11 +14,13 @@
 //! Without a record it asks all nodes that it knows, and requests wait. A member learns it from its own voter.
 
 use crate::agent::{Adoption, Agent, AgentOutput, AgentSetup};
+use crate::envelope::{Content, Envelope, Post};
 use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
-use crate::message::{Content, Envelope, Frame, Lifetime, Post, Role};
+use crate::message::{Frame, Lifetime};
 use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
+use crate::view::Role;
 use crate::view::{NodeName, Record, ViewId};
 use crate::view_message::ViewMessage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +124,11 @@ impl NodeAgent {
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeName> {
         match &self.record {
-            Some(record) => record.members.iter().map(|peer| peer.node.clone()).collect(),
+            Some(record) => record
+                .members
+                .iter()
+                .map(|peer| peer.node.clone())
+                .collect(),
             None => self.setup.seeds.clone(),
         }
     }

@@ -239,7 +239,9 @@ impl Voter {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let stage = match &self.stage {
-            Stage::Quarantine { again } => Some(self.quarantine_ends().map_or(*again, |at| at.min(*again))),
+            Stage::Quarantine { again } => {
+                Some(self.quarantine_ends().map_or(*again, |at| at.min(*again)))
+            }
             Stage::Learning(learning) => Some(learning.again),
             Stage::Ready | Stage::Voting | Stage::Superseded { .. } => None,
         };
@@ -275,7 +277,8 @@ impl Voter {
         let waits_for = match &self.stage {
             Stage::Quarantine { .. } => {
                 let quarantine = self.quarantine.iter();
-                let unsettled = quarantine.flat_map(|quarantine| quarantine.unsettled(self.members()));
+                let unsettled =
+                    quarantine.flat_map(|quarantine| quarantine.unsettled(self.members()));
                 let unsettled: MemberSet = unsettled.filter_map(Node::member).collect();
                 unsettled.or(self.lives.unanswered()).and(all)
             }

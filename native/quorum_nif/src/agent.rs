@@ -149,7 +149,9 @@ fn apply<'a>(
                 LockMode::Read => Mode::Read,
                 LockMode::Write => Mode::Write,
             };
-            machine.agent().lock(now, Request(request), all(names)?, mode, timeout);
+            machine
+                .agent()
+                .lock(now, Request(request), all(names)?, mode, timeout);
         }
         AgentEvent::UnlockAsync(id, request) => {
             let unlock = |token| machine.agent().unlock_async(now, token, Request(request));
@@ -251,7 +253,11 @@ fn agent_status(env: Env<'_>, handle: ResourceArc<AgentHandle>) -> NifResult<Ter
         let node = running.nodes.atom(env, name)?;
         Some((node, status.connected, status.answers, left).encode(env))
     };
-    let members: Vec<_> = names.iter().zip(running.machine.as_agent().status()).filter_map(info).collect();
+    let members: Vec<_> = names
+        .iter()
+        .zip(running.machine.as_agent().status())
+        .filter_map(info)
+        .collect();
     let number = match running.machine.record() {
         Some(record) => record.id.number.encode(env),
         None => atoms::none().encode(env),
@@ -265,8 +271,14 @@ fn silent(env: Env<'_>, running: &mut Running<NodeAgent>) -> Vec<Atom> {
     let Some(record) = running.machine.record().filter(|_| !silent.is_empty()) else {
         return Vec::new();
     };
-    let names: Vec<_> = record.members.iter().map(|peer| peer.node.clone()).collect();
-    running.nodes.atoms(env, silent.iter().map(|member| &names[member.place()]))
+    let names: Vec<_> = record
+        .members
+        .iter()
+        .map(|peer| peer.node.clone())
+        .collect();
+    running
+        .nodes
+        .atoms(env, silent.iter().map(|member| &names[member.place()]))
 }
 
 /// `agent_has_quorum(Handle) -> boolean()`: whether a quorum of members votes for writers.

@@ -5,9 +5,11 @@
 //! that has the old one raise.
 
 use crate::{clock, error::CallError, nodes::Nodes};
+use quorum::envelope::{Content, Envelope, Post};
 use quorum::frame;
-use quorum::message::{Content, Envelope, Frame, Post, Role};
+use quorum::message::Frame;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{Record, ViewId};
 use rustler::{Atom, Binary, Encoder as _, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,11 +83,7 @@ pub(crate) fn random() -> Result<u64, CallError> {
 }
 
 /// Decodes a message of a node with this view, or explains why it is invalid.
-pub(crate) fn decoded(
-    cluster: u64,
-    number: u64,
-    bytes: &Binary<'_>,
-) -> Result<Envelope, String> {
+pub(crate) fn decoded(cluster: u64, number: u64, bytes: &Binary<'_>) -> Result<Envelope, String> {
     let content = frame::decode_content(bytes.as_slice()).map_err(|error| error.to_string())?;
     let view = ViewId { cluster, number };
     Ok(Envelope { view, content })
@@ -125,7 +123,10 @@ pub(crate) fn members(env: Env<'_>, record: &Record, nodes: &mut Nodes) -> Vec<A
 /// `#{number := Number, members := [Node]}`
 pub(crate) fn record_term<'a>(env: Env<'a>, record: &Record, nodes: &mut Nodes) -> Term<'a> {
     let members = members(env, record, nodes).encode(env);
-    let pairs = [(atoms::number(), record.id.number.encode(env)), (atoms::members(), members)];
+    let pairs = [
+        (atoms::number(), record.id.number.encode(env)),
+        (atoms::members(), members),
+    ];
     Term::map_from_pairs(env, &pairs).expect("its keys differ")
 }
 

@@ -32,7 +32,11 @@ impl Nodes {
     }
 
     /// The texts of atoms.
-    pub(crate) fn names(&mut self, env: Env<'_>, atoms: &[Atom]) -> Result<Vec<NodeName>, CallError> {
+    pub(crate) fn names(
+        &mut self,
+        env: Env<'_>,
+        atoms: &[Atom],
+    ) -> Result<Vec<NodeName>, CallError> {
         atoms.iter().map(|atom| self.name(env, *atom)).collect()
     }
 
@@ -59,7 +63,10 @@ impl Nodes {
         env: Env<'_>,
         names: impl IntoIterator<Item = &'n NodeName>,
     ) -> Vec<Atom> {
-        names.into_iter().filter_map(|name| self.atom(env, name)).collect()
+        names
+            .into_iter()
+            .filter_map(|name| self.atom(env, name))
+            .collect()
     }
 
     fn add(&mut self, name: &NodeName, atom: Atom) {

@@ -35,7 +35,11 @@ impl Setup {
         Ok(rules)
     }
 
-    pub(crate) fn agent(&self, env: Env<'_>, nodes: &mut Nodes) -> Result<NodeAgentSetup, CallError> {
+    pub(crate) fn agent(
+        &self,
+        env: Env<'_>,
+        nodes: &mut Nodes,
+    ) -> Result<NodeAgentSetup, CallError> {
         Ok(NodeAgentSetup {
             node: nodes.name(env, self.node)?,
             seeds: self.seeds(env, nodes)?,
@@ -45,7 +49,11 @@ impl Setup {
         })
     }
 
-    pub(crate) fn voter(&self, env: Env<'_>, nodes: &mut Nodes) -> Result<NodeVoterSetup, CallError> {
+    pub(crate) fn voter(
+        &self,
+        env: Env<'_>,
+        nodes: &mut Nodes,
+    ) -> Result<NodeVoterSetup, CallError> {
         Ok(NodeVoterSetup {
             node: nodes.name(env, self.node)?,
             seeds: self.seeds(env, nodes)?,
@@ -58,7 +66,11 @@ impl Setup {
         })
     }
 
-    fn seeds(&self, env: Env<'_>, nodes: &mut Nodes) -> Result<Vec<quorum::view::NodeName>, CallError> {
+    fn seeds(
+        &self,
+        env: Env<'_>,
+        nodes: &mut Nodes,
+    ) -> Result<Vec<quorum::view::NodeName>, CallError> {
         let mut seeds = nodes.names(env, &self.seeds)?;
         seeds.sort_unstable();
         Ok(seeds)

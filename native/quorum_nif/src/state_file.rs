@@ -51,7 +51,11 @@ fn state_read<'a>(env: Env<'a>, path: Binary<'a>, node: Atom) -> NifResult<Term<
             let mut binary = NewBinary::new(env, bytes.len());
             binary.as_mut_slice().copy_from_slice(&bytes);
             let view = state.record.as_ref().map(|record| {
-                (record.id.number, machine::members(env, record, &mut nodes), record.lease_ms)
+                (
+                    record.id.number,
+                    machine::members(env, record, &mut nodes),
+                    record.lease_ms,
+                )
             });
             let view = view.map_or(atoms::none().encode(env), |view| view.encode(env));
             (atoms::ok(), Binary::from(binary), view).encode(env)

@@ -5,9 +5,7 @@ use crate::nodes::Nodes;
 use crate::setup::Setup;
 use crate::{clock, error::CallError};
 use quorum::message::VoterState;
-use quorum::node_voter::{
-    Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, Phase, State, Why,
-};
+use quorum::node_voter::{Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, Phase, State, Why};
 use quorum::view::NodeName;
 use quorum::voter::Voter;
 use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
@@ -78,7 +76,9 @@ fn voter_step<'a>(
     }
     let voter = &running.machine;
     let wait = machine::wait(env, voter.deadline(), now);
-    let votes = voter.voter().is_some_and(|voter| voter.state() == VoterState::Voting);
+    let votes = voter
+        .voter()
+        .is_some_and(|voter| voter.state() == VoterState::Voting);
     let answer = (outputs, wait, votes).encode(env);
     drop(guard);
     machine::account(env, now);
@@ -161,7 +161,9 @@ fn answer_term<'a>(env: Env<'a>, answer: &ChangeAnswer, nodes: &mut Nodes) -> Te
         ChangeAnswer::Starting(record) => {
             error(atoms::starting(), machine::record_term(env, record, nodes))
         }
-        ChangeAnswer::Running(names) => error(atoms::running(), nodes.atoms(env, names).encode(env)),
+        ChangeAnswer::Running(names) => {
+            error(atoms::running(), nodes.atoms(env, names).encode(env))
+        }
     }
 }
 
@@ -223,7 +225,8 @@ fn voter_status(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Ter
         Awaits::Kept => atoms::kept(),
     };
     let waits_for = status.waits_for.iter();
-    let awaited = |(node, awaits): &(NodeName, Awaits)| Some((nodes.atom(env, node)?, what(*awaits)));
+    let awaited =
+        |(node, awaits): &(NodeName, Awaits)| Some((nodes.atom(env, node)?, what(*awaits)));
     let waits_for: Vec<_> = waits_for.filter_map(awaited).collect();
     let voter = machine.voter();
     let is_empty = voter.is_none_or(Voter::is_empty);

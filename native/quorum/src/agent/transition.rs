@@ -134,8 +134,8 @@ impl Transition {
                 continue;
             };
             lock.kept = lock.kept.with(voter);
-            let more = usize::from(bugs.have(ProtocolBug::FewerKept));
-            if lock.kept.len() + more == before.quorum {
+            let fewer = usize::from(bugs.have(ProtocolBug::FewerKept) && before.quorum > 1);
+            if lock.kept.len() == before.quorum - fewer {
                 kept.push(*token);
             }
         }
@@ -241,7 +241,10 @@ mod tests {
         for (place, other, last) in [(0, 1, 19), (1, 2, 49), (2, 1, 29)] {
             for (now, is_kept) in [(last, true), (last + 1, false)] {
                 let (mut transition, voters) = three_votes();
-                assert_eq!(transition.seal(voters[other], Time(0), ProtocolBugs::NONE), []);
+                assert_eq!(
+                    transition.seal(voters[other], Time(0), ProtocolBugs::NONE),
+                    []
+                );
                 transition.seal(voters[place], Time(now), ProtocolBugs::NONE);
                 assert_eq!(transition.is_kept(Token(1)), is_kept, "{place}");
             }
@@ -256,11 +259,17 @@ mod tests {
         assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
         assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
         assert_eq!(transition.unsealed(Time(0)).bits(), 0b101);
-        assert_eq!(transition.seal(last, Time(0), ProtocolBugs::NONE), [Token(1)]);
+        assert_eq!(
+            transition.seal(last, Time(0), ProtocolBugs::NONE),
+            [Token(1)]
+        );
         assert_eq!(transition.seal(first, Time(0), ProtocolBugs::NONE), []);
         assert!(transition.is_kept(Token(1)) && !transition.is_kept(Token(2)));
         // Not a voter of the list before.
-        assert_eq!(transition.seal(Member::at(3).unwrap(), Time(0), ProtocolBugs::NONE), []);
+        assert_eq!(
+            transition.seal(Member::at(3).unwrap(), Time(0), ProtocolBugs::NONE),
+            []
+        );
     }
 
     #[test]

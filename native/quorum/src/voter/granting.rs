@@ -112,7 +112,7 @@ impl Voter {
             _ if self.misconfigured => Some(Reason::Misconfigured),
             Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
                 Some(Reason::Quarantine)
-            },
+            }
             Stage::Learning(_) => Some(Reason::Learning),
             Stage::Voting => None,
         }

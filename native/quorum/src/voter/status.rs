@@ -12,7 +12,7 @@ impl Voter {
             _ if self.misconfigured => VoterState::Misconfigured,
             Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
                 VoterState::Quarantined
-            },
+            }
             Stage::Learning(_) => VoterState::Learning,
             Stage::Voting if self.lacks_fences => VoterState::NoStore,
             Stage::Voting => VoterState::Voting,
