@@ -1,10 +1,10 @@
 %% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
 %% The <em>members</em> are up to 16 nodes, which {@link change_members/1} changes. Other nodes can be
-%% <em>clients</em>, which lock and do not vote. A <em>lock</em> is held while a quorum votes for it: more than half of the members. So there is no
-%% master, and up to `(N - 1) div 2' of `N' members may be down or unreachable. Without a quorum no lock is granted, and
-%% holders get `lost' after at most 8 s. Each vote has a lease: two nodes that cannot reach each other never both hold a
-%% name as writers. Readers can hold it together.
+%% <em>clients</em>, which lock and do not vote. A <em>lock</em> is held while a quorum votes for it: more than half of
+%% the members. So there is no master, and up to `(N - 1) div 2' of `N' members may be down or unreachable. Without a
+%% quorum no lock is granted, and holders get `lost' after at most 8 s. Each vote has a lease: two nodes that cannot
+%% reach each other never both hold a name as writers. Readers can hold it together.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
@@ -78,17 +78,17 @@
 %% {@link change_members/1} changes. So this node may be missing: it is a client until it becomes a member. `voter'
 %% (default `true'): `false' on a node that is always a <em>client</em>: it locks, is no member, and has no state file.
 %% Its `members' are nodes to ask, without this node, and it takes `reconnect_ms', `lease_ms', `run', `max_waiting' and
-%% `totals_interval_ms' besides. `clients' (default `all'): the clients that a member allows: `none', `all', or a list of
-%% nodes. `state_file' (default: `NODE.canal_lock' in the folder `filename:basedir(user_data, "canal_lock")', which is
-%% created): the file in which this node stores what it must know after a restart: the members, and its fences. Each node
-%% needs a file of its own, in an existing folder ("The state file" in `docs/cluster.md'). A node without distribution
-%% has no file by default: its fences begin anew each time. `reconnect_ms' (default 1000): the average interval, in
-%% milliseconds, between attempts to connect to members that are not connected; up to 30 s while these fail at once.
-%% `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter keeps votes without a message of their
-%% node, and how long a restarted voter grants nothing; the same on all members, and fixed at the first start. A client
-%% takes that of the members. A lock is lost when too few of its votes have been renewed for four fifths of it. `run' (1
-%% to 255, default 16): how many processes of this node may hold a name one after the other while other nodes wait.
-%% `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a time.
+%% `totals_interval_ms' besides. `clients' (default `all'): the clients that a member allows: `none', `all', or a list
+%% of nodes. `state_file' (default: `NODE.canal_lock' in the folder `filename:basedir(user_data, "canal_lock")', which
+%% is created): the file in which this node stores what it must know after a restart: the members, and its fences. Each
+%% node needs a file of its own, in an existing folder ("The state file" in `docs/cluster.md'). A node without
+%% distribution has no file by default: its fences begin anew each time. `reconnect_ms' (default 1000): the average
+%% interval, in milliseconds, between attempts to connect to members that are not connected; up to 30 s while these fail
+%% at once. `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter keeps votes without a message
+%% of their node, and how long a restarted voter grants nothing; the same on all members, and fixed at the first start.
+%% A client takes that of the members. A lock is lost when too few of its votes have been renewed for four fifths of it.
+%% `run' (1 to 255, default 16): how many processes of this node may hold a name one after the other while other nodes
+%% wait. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a time.
 %% `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if `telemetry'
 %% runs ({@link canal_lock_quorum_telemetry}).
 
@@ -143,8 +143,8 @@
 %% The cluster as this node sees it. `role': whether the view has this node. `view': see {@type view()}; `none' before
 %% the first one is known. `members': see {@type member_status()}. `clients': see {@type client_status()}; empty on a
 %% client. `quorum': whether a quorum of members votes for writers, as this node sees it. A member that is connected and
-%% answers does not always vote. `voting': whether the voter of this node votes for writers; `false' on a client. It does
-%% not for up to a lease after its start or after a change of the members, or while its disk stores nothing and its
+%% answers does not always vote. `voting': whether the voter of this node votes for writers; `false' on a client. It
+%% does not for up to a lease after its start or after a change of the members, or while its disk stores nothing and its
 %% fences are used up. `waits_for': while it does not vote, the other nodes whose answers it waits for; `[]' also while
 %% it waits for a lease. `queued': how many requests of all nodes wait at the voter of this node. For this node: the
 %% number of requests that wait for a lock, of locks that are held, and of unlocks that more than half of the members
@@ -158,9 +158,9 @@
     waiting_for := [{node(), start | seal | settle | kept}]
 }.
 %% The members at a time, and the number of changes before. `phase': whether the voter of this node votes in it. Before
-%% that, `waiting_for' says what it waits for: that a node starts (`start'), that a member of the view before stores this
-%% one (`seal'), that an agent has asserted its locks (`settle'). While it votes: that no lock of an agent relies on the
-%% view before (`kept'); until then the members cannot be changed again.
+%% that, `waiting_for' says what it waits for: that a node starts (`start'), that a member of the view before stores
+%% this one (`seal'), that an agent has asserted its locks (`settle'). While it votes: that no lock of an agent relies
+%% on the view before (`kept'); until then the members cannot be changed again.
 
 -type record() :: #{number := non_neg_integer(), members := [node(), ...]}.
 %% A view.
@@ -172,8 +172,8 @@
     | {other_cluster, non_neg_integer()}
     | {no_answer_of_agents, [node(), ...]}.
 %% Why a node cannot take part in a change: it does not answer; it has another lease; it cannot write its state file; it
-%% is a member of another cluster; the agents of these nodes have votes there, and do not answer (the votes of a dead one
-%% end within a lease).
+%% is a member of another cluster; the agents of these nodes have votes there, and do not answer (the votes of a dead
+%% one end within a lease).
 
 -type change_answer() ::
     {ok, Number :: non_neg_integer()}

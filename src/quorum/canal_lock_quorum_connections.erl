@@ -1,6 +1,5 @@
-%% @private
-%% Keeps this node connected to the members, and tells the other nodes when canal_lock_quorum stops on this node, so that
-%% no request waits for its voter.
+%% @private Keeps this node connected to the members, and tells the other nodes when canal_lock_quorum stops on this
+%% node, so that no request waits for its voter.
 %%
 %% The VM does not keep nodes connected: with the prevention of overlapping partitions (OTP 25) a node that loses one
 %% connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
@@ -11,7 +10,7 @@
 
 -behaviour(gen_server).
 
--export([start_link/1, voter_started/0, members/1, refuse/1, agent_started/0]).
+-export([start_link/1, voter_started/0, connect/1, members/1, refuse/1, agent_started/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 %% An attempt fails at once if it takes less than this. One to a machine that is down takes seconds.
@@ -48,6 +47,11 @@ start_link(Config) ->
 voter_started() ->
     gen_server:cast(?MODULE, voter_started).
 
+%% These nodes are to become members.
+-spec connect([node(), ...]) -> ok.
+connect(Nodes) ->
+    gen_server:cast(?MODULE, {connect, Nodes}).
+
 %% This node has a view with these members.
 -spec members([node(), ...]) -> ok.
 members(Members) ->
@@ -82,6 +86,8 @@ handle_call(_Request, _From, State) ->
 handle_cast(voter_started, State) ->
     ok = send_all(started),
     {noreply, State#state{has_started = true}};
+handle_cast({connect, Nodes}, State) ->
+    {noreply, lists:foldl(fun connect/2, State, to_connect(Nodes, State#state{pauses = #{}}))};
 handle_cast({members, Members}, State) ->
     {noreply, State#state{members = Members}};
 handle_cast(agent_started, State = #state{stopped = Stopped}) ->
@@ -90,12 +96,13 @@ handle_cast(agent_started, State = #state{stopped = Stopped}) ->
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-handle_info(connect, State = #state{config = #{reconnect_ms := Reconnect_ms}, stopped = Stopped}) ->
+handle_info(connect, State = #state{config = Config, members = Members, stopped = Stopped}) ->
+    #{members := Given, reconnect_ms := Reconnect_ms} = Config,
     %% Random, so that two nodes do not connect to each other at the same moment and reject each other repeatedly.
     _ = erlang:send_after(Reconnect_ms div 2 + rand:uniform(Reconnect_ms), self(), connect),
     %% What they said when they started may be lost.
     _ = [send(Node, are_you_there) || Node <- Stopped],
-    {noreply, lists:foldl(fun connect/2, renamed(State), to_connect(State))};
+    {noreply, lists:foldl(fun connect/2, renamed(State), to_connect(Given ++ Members, State))};
 handle_info(report_never_connected, State = #state{never_connected = Nodes, config = #{lease_ms := Lease_ms}}) ->
     _ = [canal_lock_quorum_reports:report(never_connected, #{node => Node, after_ms => Lease_ms}) || Node <- Nodes],
     {noreply, State};
@@ -147,11 +154,11 @@ send(Node, What) ->
     ok.
 
 %% A node that is not distributed connects to no other members.
-to_connect(#state{config = #{members := Given}, members = Members, connecting = Connecting, pauses = Pauses}) ->
+to_connect(Nodes, #state{connecting = Connecting, pauses = Pauses}) ->
     Now_ms = erlang:monotonic_time(millisecond),
     Paused = [Node || {Node, {_, Until_ms}} <- maps:to_list(Pauses), Until_ms > Now_ms],
     Busy = [Node || {Node, _} <- maps:values(Connecting)],
-    [Node || is_alive(), Node <- ((lists:usort(Given ++ Members) -- [node() | nodes(connected)]) -- Busy) -- Paused].
+    [Node || is_alive(), Node <- ((lists:usort(Nodes) -- [node() | nodes(connected)]) -- Busy) -- Paused].
 
 connect(Node, State = #state{connecting = Connecting}) ->
     {_, Monitor} = spawn_monitor(fun() -> net_kernel:connect_node(Node) =:= true orelse exit(not_connected) end),

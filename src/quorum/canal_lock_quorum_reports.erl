@@ -91,8 +91,8 @@ text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Sup
 text(#{what := file_lost, path := Path, why := Reason}) ->
     {"the state file ~ts was lost: ~ts. It is replaced, and this node returns as a new member", [Path, Reason]};
 text(#{what := lost_member, path := Path}) ->
-    {"the file ~ts is new, or not the last one of this node, which was a member before. This node asks the other members "
-        "to take it as a new one. Do not restore the file from a backup", [Path]};
+    {"the file ~ts is new, or not the last one of this node, which was a member before. This node asks the other "
+        "members to take it as a new one. Do not restore the file from a backup", [Path]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
 text(#{what := singleton_stopped, name := Name}) ->

@@ -153,6 +153,7 @@ handle_call({How, _}, From, State = #state{voter = none}) when How =:= change; H
     noreply(State);
 handle_call({How, Members}, From, State) when How =:= change; How =:= reset ->
     #state{next_request = Request, changing = Changing} = State,
+    ok = canal_lock_quorum_connections:connect(Members),
     add({How, Request, Members}, State#state{next_request = Request + 1, changing = Changing#{Request => From}});
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
@@ -209,7 +210,8 @@ handle_continue(open, State) ->
     {noreply, read_file(State)}.
 
 %% Batches of clients that may not lock here are dropped. One with another number only asks for the view.
-received(Event = {frame, From, _, Number, Bytes}, State = #state{number = Number, members = Members, config = Config}) ->
+received(Event = {frame, From, _, Number, Bytes}, State = #state{number = Number}) ->
+    #state{members = Members, config = Config} = State,
     IsAllowed =
         not canal_lock_quorum_wire:is_batch(Bytes) orelse
             lists:member(From, Members) orelse canal_lock_quorum_config:is_client(From, Config),

@@ -24,7 +24,8 @@ setup_test() ->
         #{
             members := [a@host, b@host],
             setup := #{
-                node := nonode@nohost, seeds := [_, _], lease_ms := 10_000, run := 16, durable := false, clients := false
+                node := nonode@nohost, seeds := [_, _], lease_ms := 10_000, run := 16, durable := false,
+                clients := false
             }
         },
         make(#{members => [b@host, a@host]})
@@ -35,5 +36,7 @@ setup_test() ->
     ).
 
 clients_test() ->
-    Is = fun(Clients) -> canal_lock_quorum_config:is_client(a@host, make(#{members => [node()], clients => Clients})) end,
+    Is = fun(Clients) ->
+        canal_lock_quorum_config:is_client(a@host, make(#{members => [node()], clients => Clients}))
+    end,
     ?assertEqual([true, false, true, false], [Is(Clients) || Clients <- [all, none, [a@host], [b@host]]]).

@@ -94,7 +94,7 @@ start(Node, Options) ->
 lose_file(Node) ->
     _ = test_nodes:is_alive(Node) andalso call(Node, fun() ->
         Writes = fun() ->
-            [F || P <- processes(), {_, {canal_lock_quorum_voter, F, _}} <- [process_info(P, initial_call)], F =:= write]
+            [P || P <- processes(), {_, {canal_lock_quorum_voter, write, _}} <- [process_info(P, initial_call)]]
         end,
         test_await:value([], Writes),
         file:delete(canal_lock_quorum_config:default_state_file())
