@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a node: 1 to [`MAX_NODE_NAME`](bounds::MAX_NODE_NAME) bytes. Cheap to clone.
+/// The name of a node: 1 to 1020 bytes. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);
 
