@@ -5,7 +5,7 @@
 %% that loads all modules at boot.
 -module(canal_lock_quorum_nif).
 
--export([load/0, now/0, frame_version/0]).
+-export([load/0, now/0]).
 -export([is_held/1, unlock_async/1, mark_unlocked/1, id/1]).
 -export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_has_quorum/1, agent_unlocks_arrived/1]).
 -export([voter_open/2, voter_step/2, voter_status/1, voter_clients/1]).
@@ -102,10 +102,6 @@ load_nif() ->
 %% The clock of the leases, in nanoseconds.
 -spec now() -> integer().
 now() -> erlang:nif_error(not_loaded).
-
-%% The version of frames that this library speaks.
--spec frame_version() -> byte().
-frame_version() -> erlang:nif_error(not_loaded).
 
 -spec is_held(reference()) -> boolean().
 is_held(_Lock) -> erlang:nif_error(not_loaded).

@@ -21,6 +21,7 @@ change_test_() ->
         {"the same members again: nothing changes", fun same_members/1},
         {"a node that does not run cannot become a member, and the answer names it", fun not_ready/1},
         {"a dead member is replaced", fun dead_replaced/1},
+        {"a member moves with its state file, and stays the same one", fun moved/1},
         {"a client that is cut off during a change loses its lock, others keep theirs, it comes back", fun cut_off/1},
         {"two nodes change the members at the same time, and one view is the result", fun two_initiators/1},
         {"a change whose initiator is killed after any message leaves one view", fun initiator_killed/1},
@@ -189,6 +190,21 @@ dead_replaced([A, B, C, D, _]) ->
     ?assertMatch(#{role := client, voting := false}, call(C, fun canal_lock_quorum:status/0)),
     ?assertMatch({ok, _}, lock(worker(C), y, ?LONG_MS)),
     ok = unlock(Holder, x).
+
+%% As to another machine: its file is at another place then.
+moved([A, B, C | _]) ->
+    Nodes = [A, B, C],
+    ok = start_all(Nodes, Nodes),
+    Holder = worker(A),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    #{state_file := File} = call(C, fun canal_lock_quorum:status/0),
+    ok = stop(C),
+    Moved = <<File/binary, ".moved">>,
+    ok = call(C, fun() -> file:rename(File, Moved) end),
+    start(C, (options(Nodes))#{state_file => Moved}),
+    ok = await_voting(Nodes),
+    ?assertEqual([0, 0, 0], [number(Node) || Node <- Nodes]),
+    ?assert(held(Holder, x)).
 
 %% It has votes, so the voters of the new list wait for a lease.
 cut_off([A, B, C, D, X] = Nodes) ->
