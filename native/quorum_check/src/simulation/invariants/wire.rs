@@ -78,7 +78,10 @@ impl Checker {
                 // From another lifetime of the voter: the last batch was for a voter that has crashed.
                 let session = sent.as_ref().and_then(|sent| sent.session);
                 if let Some(sent) = sent {
-                    sent.answered |= session.is_some_and(|session| session.voter != notice.voter);
+                    // Or from a voter that has begun since.
+                    let is_early = session.is_none() && notice.wants_batch;
+                    sent.answered |= is_early
+                        || session.is_some_and(|session| session.voter != notice.voter);
                 }
                 return;
             }
