@@ -391,6 +391,8 @@ impl NodeVoter {
         }
         match self.stage {
             Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
+            // The identity is stored: others may hear it.
+            Stage::Starting(ref mut start) => start.again = self.now,
             _ => {}
         }
         let done = self.votes_after.filter(|after| after.number <= self.stored);

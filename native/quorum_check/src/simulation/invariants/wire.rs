@@ -80,8 +80,8 @@ impl Checker {
                 if let Some(sent) = sent {
                     // Or from a voter that has begun since.
                     let is_early = session.is_none() && notice.wants_batch;
-                    sent.answered |= is_early
-                        || session.is_some_and(|session| session.voter != notice.voter);
+                    sent.answered |=
+                        is_early || session.is_some_and(|session| session.voter != notice.voter);
                 }
                 return;
             }
