@@ -18,9 +18,9 @@ vms_per_core=2
 # The suites that take longest, the longest first.
 longest=(
   canal_lock_panics_tests
+  canal_lock_quorum_views_tests
   canal_lock_quorum_clients_tests
   prop_canal_lock_model
-  canal_lock_quorum_lists_tests
   canal_lock_quorum_singleton_tests
   canal_lock_quorum_dsync_tests
   canal_lock_reload_tests

@@ -17,9 +17,9 @@
 -export_type([cause/0, option/0, wrong_option/0]).
 
 %% Why a call raises. `{badarg, Texts}' is for checks that other modules make. `foreign_lock' is a quorum lock of
-%% another node.
+%% another node, `no_voter' a node that is always a client of quorum locks.
 -type cause() ::
-    badarg | {badarg, texts()} | not_started | foreign_lock | too_many_buckets
+    badarg | {badarg, texts()} | not_started | foreign_lock | no_voter | too_many_buckets
     | system_limit | not_watched | nif_panicked | version_mismatch.
 
 %% Explanations, by the position of the argument.
@@ -48,6 +48,7 @@
 reason({badarg, _Texts}) -> badarg;
 reason(not_started) -> badarg;
 reason(foreign_lock) -> badarg;
+reason(no_voter) -> badarg;
 reason(too_many_buckets) -> system_limit;
 reason(Cause) -> Cause.
 
@@ -72,7 +73,7 @@ format_error([{_Module, Function, Arguments, Info} | _], Wrong, Explain) ->
         _ -> #{}
     end.
 
-%% What has happened, and what to do. For every cause except wrong arguments and `foreign_lock', which
+%% What has happened, and what to do. For every cause except wrong arguments, `foreign_lock' and `no_voter', which
 %% canal_lock_quorum_errors explains.
 -spec explain(cause()) -> binary().
 explain(not_started) ->

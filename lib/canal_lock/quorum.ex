@@ -8,9 +8,9 @@ defmodule CanalLock.Quorum do
       members = [:"a@host1", :"b@host2", :"c@host3"]
       children = [{CanalLock.Quorum, members: members, state_file: "/var/lib/my_app/state.canal_lock"}]
 
-  The list is the same on all members, and this node is one of them. Other nodes can be clients (`voter: false`), which
-  lock and do not vote. The nodes must be able to connect to each other; the library keeps them connected. At a first
-  start, all members must be started, and the first lock is granted after a lease (10 s). Then:
+  At a first start, all members must be started with the same list. Later `change_members/1` changes it, while locks are
+  held. Other nodes are clients, which lock and do not vote. The nodes must be able to connect to each other; the
+  library keeps them connected. Then:
 
       iex> {:ok, lock} = CanalLock.Quorum.lock({:invoice, 17}, 5000)
       iex> CanalLock.Quorum.held?(lock)
@@ -43,26 +43,24 @@ defmodule CanalLock.Quorum do
   @type refusal :: :canal_lock_quorum.refusal()
 
   @typedoc """
-  `:members` is required: 1 to 16 nodes, the same list on each. `:voter` (default `true`) is `false` on a client, which
-  is not in the list and takes no `:state_file`, `:clients` or `:forget`. `:clients` (default `:all`) says which clients
-  a member allows: `:none`, `:all`, or a list of nodes. `:state_file` is the file in which this node stores what it must
-  know after a restart, so that fences keep growing. Each node needs a file of its own; the default is
-  `NODE.canal_lock` in the user's data folder ("The state file" in `docs/cluster.md`). `:forget` (default `[]`) names
-  members of an earlier list that are stopped ("Changing the list of members" in `docs/cluster.md`). `:reconnect_ms`
-  (default 1000) is the average interval, in milliseconds, between attempts to connect to members that are not
-  connected; up to 30 s while these fail at once. `:lease_ms` (default 10000, at least 1000) is for how many
+  `:members` is required: 1 to 16 nodes, the members at the first start of the cluster; later, whom to ask for them.
+  `:voter` (default `true`) is `false` on a node that is always a client, which takes no `:state_file` and `:clients`.
+  `:clients` (default `:all`) says which clients a member allows: `:none`, `:all`, or a list of nodes. `:state_file` is
+  the file in which this node stores what it must know after a restart: the members, and its fences. Each node needs a
+  file of its own; the default is `NODE.canal_lock` in the user's data folder ("The state file" in `docs/cluster.md`).
+  `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
+  are not connected; up to 30 s while these fail at once. `:lease_ms` (default 10000, at least 1000) is for how many
   milliseconds a voter keeps votes without a message of their node, and how long a restarted voter grants nothing. It
-  must be the same on each node. `:run` (1 to 255, default 16) is how many processes of this node may hold a name one
-  after the other while other nodes wait. `:max_waiting` (default 10000) is the largest number of requests of this node
-  that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the totals of `status/0` are emitted
-  as a telemetry event (`m::canal_lock_quorum_telemetry`).
+  must be the same on each member, and is fixed at the first start. `:run` (1 to 255, default 16) is how many processes
+  of this node may hold a name one after the other while other nodes wait. `:max_waiting` (default 10000) is the largest
+  number of requests of this node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the
+  totals of `status/0` are emitted as a telemetry event (`m::canal_lock_quorum_telemetry`).
   """
   @type option ::
           {:members, [node, ...]}
           | {:voter, boolean}
           | {:clients, :none | :all | [node]}
           | {:state_file, Path.t()}
-          | {:forget, [node]}
           | {:reconnect_ms, pos_integer}
           | {:lease_ms, pos_integer}
           | {:run, 1..255}
@@ -84,14 +82,15 @@ defmodule CanalLock.Quorum do
   Starts the quorum locks of this node, linked to the caller. Options are `t:option/0`. Answers `{:error,
   {:already_started, pid}}` if they run, `{:error, {:state_file_in_use, path}}` if another node on this machine has
   used the file and still runs, `{:error, {:state_file_not_writable, path, text}}` if its folder does not exist or
-  cannot be written, and `{:error, {:state_file_not_usable, path, text}}` if it is that of another node, or no state
-  file. Raises `ArgumentError` if an option is wrong. See `:canal_lock_quorum.start_link/1`.
+  cannot be written, `{:error, {:state_file_not_usable, path, text}}` if it is that of another node, or no state file,
+  and `{:error, {:lease_ms, given, stored}}` if the members have another lease. Raises `ArgumentError` if an option is
+  wrong. See `:canal_lock_quorum.start_link/1`.
 
-      iex> CanalLock.Quorum.start_link(members: [:a@b])
-      ** (ArgumentError) the option :members must contain this node, #{node()}, or voter must be false, got: [:a@b]
+      iex> CanalLock.Quorum.start_link(members: [:a@b, :a@b])
+      ** (ArgumentError) the option :members must contain each node once, got: [:a@b, :a@b]
 
       iex> CanalLock.Quorum.start_link(reconnect_ms: 1000)
-      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes, the same on each of them
+      ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
   def start_link(options) do
@@ -111,9 +110,8 @@ defmodule CanalLock.Quorum do
   @doc """
   Locks `name` for the calling process, exclusively, within `timeout_ms` milliseconds, or without a limit if it is
   `:infinity`. Answers `{:error, :no_quorum}` at once if less than a quorum of the members is connected, and `{:error,
-  :too_many_waiting}` at once if `:max_waiting` requests of this node wait already. Answers `{:error, :misconfigured}`
-  if too few members are left because configurations differ. With a timeout of 0 it waits for no other request. A
-  process that locks a name twice waits for itself:
+  :too_many_waiting}` at once if `:max_waiting` requests of this node wait already. With a timeout of 0 it waits for no
+  other request. A process that locks a name twice waits for itself:
 
       iex> {:ok, _lock} = CanalLock.Quorum.lock("stock", 5000)
       iex> CanalLock.Quorum.lock("stock", 50)
@@ -225,6 +223,29 @@ defmodule CanalLock.Quorum do
   """
   @spec unlock_async(lock) :: :ok | {:error, :not_held}
   defdelegate unlock_async(lock), to: :canal_lock_quorum
+
+  @doc """
+  Makes `members` the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile; new locks
+  wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
+
+      iex> CanalLock.Quorum.change_members([node()])
+      {:ok, 0}
+
+  Answers `{:ok, number}` when the new members are in charge: those that left may be stopped. Otherwise `{:error,
+  {:not_ready, [{node, why}]}}` if nothing was changed, `{:error, {:changing, record}}` if another change is not over,
+  and `{:error, {:unknown | :starting, record}}` if too few nodes answered in time.
+  `:canal_lock_quorum.change_members/1` has the details.
+  """
+  @spec change_members([node, ...]) :: :canal_lock_quorum.change_answer()
+  defdelegate change_members(members), to: :canal_lock_quorum
+
+  @doc """
+  Makes a new cluster of `members`, this node among them, after more than half of the members were lost for ever. All
+  locks are lost. Members outside the list must never run again with their files:
+  `:canal_lock_quorum.reset_members/1` has the details.
+  """
+  @spec reset_members([node, ...]) :: :canal_lock_quorum.change_answer()
+  defdelegate reset_members(members), to: :canal_lock_quorum
 
   @doc """
   Whether this node does its part: a member votes, a client reaches a quorum of members that vote. For readiness probes:

@@ -1,10 +1,10 @@
 %% @doc Read/write locks of names across nodes: at any time a name has one writer, or any number of readers.
 %%
-%% The <em>members</em> are up to 16 nodes, with the same list on each. Other nodes can be <em>clients</em>, which lock
-%% and do not vote. A <em>lock</em> is held while a quorum votes for it: more than half of the members. So there is no
-%% master, and up to `(N - 1) div 2' of `N' members may be down or unreachable. Without a quorum no lock is granted, and
-%% holders get `lost' after at most 8 s. Each vote has a lease: two nodes that cannot reach each other never both hold a
-%% name as writers. Readers can hold it together.
+%% The <em>members</em> are up to 16 nodes, which {@link change_members/1} changes. Other nodes can be
+%% <em>clients</em>, which lock and do not vote. A <em>lock</em> is held while a quorum votes for it: more than half of
+%% the members. So there is no master, and up to `(N - 1) div 2' of `N' members may be down or unreachable. Without a
+%% quorum no lock is granted, and holders get `lost' after at most 8 s. Each vote has a lease: two nodes that cannot
+%% reach each other never both hold a name as writers. Readers can hold it together.
 %%
 %% ```
 %% 1> {ok, _Pid} = canal_lock_quorum:start_link(#{members => [node()]}).
@@ -44,10 +44,11 @@
 -export([start_link/1, child_spec/1, stop/0]).
 -export([lock/2, rlock/2, lock_many/2, rlock_many/2, with_lock/3, with_rlock/3]).
 -export([is_held/1, fence/1, unlock/1, unlock_async/1]).
+-export([change_members/1, reset_members/1]).
 -export([ready/0, status/0, locks/0, holder/1, waiting/1, force_unlock/1, top/0, top/1]).
 
 -export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, member_status/0,
-    client_status/0, conflict/0, totals/0]).
+    client_status/0, view/0, change_answer/0, record/0, why/0, totals/0]).
 
 %% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
 -define(ASK_MS, 5000).
@@ -67,28 +68,29 @@
 -type lock() :: canal_lock_quorum_lock:lock().
 %% A lock that is or was held. It can be compared, and sent to other processes of its node. Other nodes cannot use it.
 
--type refusal() :: timeout | no_quorum | too_many_waiting | misconfigured.
+-type refusal() :: timeout | no_quorum | too_many_waiting.
 %% Why a lock was refused: not granted within the timeout; less than a quorum of the members is connected; `max_waiting'
-%% requests of this node wait already; configurations differ, so that too few members vote for this node (`conflict' in
-%% {@link status/0} says which).
+%% requests of this node wait already.
 
 -type options() :: canal_lock_quorum_config:options().
-%% `members' (required): 1 to 16 nodes, this one among them, in any order. `voter' (default `true'): `false' on a
-%% <em>client</em>, a node that locks and is no member. Its `members' are those of the members, without this node, and
-%% it takes `reconnect_ms', `lease_ms', `run', `max_waiting' and `totals_interval_ms' besides. `clients' (default
-%% `all'): the clients that a member allows: `none', `all', or a list of nodes. `state_file' (default: `NODE.canal_lock'
-%% in the folder `filename:basedir(user_data, "canal_lock")', which is created): the file in which this node stores what
-%% it must know after a restart, so that fences keep growing. Each node needs a file of its own, in an existing folder
-%% ("The state file" in `docs/cluster.md'). A node without distribution has no file by default: its fences begin at the
-%% wall clock each time. `forget' (default `[]'): members of an earlier list that are stopped, so that this node does
-%% not wait for them ("Changing the list of members" in `docs/cluster.md'). `reconnect_ms' (default 1000): the average
+%% `members' (required): 1 to 16 nodes, in any order. At the first start of a cluster these are its members; all of them
+%% must be started with the same list. Later they only say whom to ask for the members, which the state file has and
+%% {@link change_members/1} changes. So this node may be missing: it is a client until it becomes a member. `voter'
+%% (default `true'): `false' on a node that is always a <em>client</em>: it locks, is no member, and has no state file.
+%% Its `members' are nodes to ask, without this node, and it takes `reconnect_ms', `lease_ms', `run', `max_waiting' and
+%% `totals_interval_ms' besides. `clients' (default `all'): the clients that a member allows: `none', `all', or a list
+%% of nodes. `state_file' (default: `NODE.canal_lock' in the folder `filename:basedir(user_data, "canal_lock")', which
+%% is created): the file in which this node stores what it must know after a restart: the members, and its fences. Each
+%% node needs a file of its own, in an existing folder ("The state file" in `docs/cluster.md'). A node without
+%% distribution has no file by default: its fences begin anew each time. `reconnect_ms' (default 1000): the average
 %% interval, in milliseconds, between attempts to connect to members that are not connected; up to 30 s while these fail
 %% at once. `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter keeps votes without a message
-%% of their node, and how long a restarted voter grants nothing; the same on all nodes. A lock is lost when too few of
-%% its votes have been renewed for four fifths of it. `run' (1 to 255, default 16): how many processes of this node may
-%% hold a name one after the other while other nodes wait. `max_waiting' (default 10000): the largest number of requests
-%% of this node that wait for a lock at a time. `totals_interval_ms' (default 5000): how often the totals of {@link
-%% status/0} are emitted as an event, if `telemetry' runs ({@link canal_lock_quorum_telemetry}).
+%% of their node, and how long a restarted voter grants nothing; the same on all members, and fixed at the first start.
+%% A client takes that of the members. A lock is lost when too few of its votes have been renewed for four fifths of it.
+%% `run' (1 to 255, default 16): how many processes of this node may hold a name one after the other while other nodes
+%% wait. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a time.
+%% `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if `telemetry'
+%% runs ({@link canal_lock_quorum_telemetry}).
 
 -type lock_info() :: #{
     node := node(),
@@ -124,9 +126,10 @@
 %% since its last frame. A client that has sent none for a lease is removed.
 
 -type status() :: #{
+    role := member | client,
+    view := view() | none,
     members := [member_status()],
     clients := [client_status()],
-    conflict := [conflict()],
     quorum := boolean(),
     voting := boolean(),
     waits_for := [node()],
@@ -137,27 +140,52 @@
     state_file := binary() | none,
     totals := totals()
 }.
-%% The cluster as this node sees it. `members': see {@type member_status()}. `clients': see {@type client_status()};
-%% empty on a client. `conflict': the nodes whose configuration differs from that of this node. While there is one, the
-%% voter of this node grants no lock. `quorum': whether a quorum of members votes for writers, as this node sees it. A
-%% member that is connected and answers does not always vote. `voting': whether the voter of this node votes for
-%% writers; `false' on a client. It does not for up to a lease after its start, while it learns lost fences, or while
-%% its disk stores nothing and its fences are used up. `waits_for': the members whose answers the voter of this node
-%% waits for before it votes; `[]' also while it waits for the lease of clients. `queued': how many requests of all
-%% nodes wait at the voter of this node. For this node: the number of requests that wait for a lock, of locks that are
-%% held, and of unlocks that more than half of the members have not executed yet, and the totals. `state_file': its
-%% path, or `none' on a client and on a node without distribution that was given none.
+%% The cluster as this node sees it. `role': whether the view has this node. `view': see {@type view()}; `none' before
+%% the first one is known. `members': see {@type member_status()}. `clients': see {@type client_status()}; empty on a
+%% client. `quorum': whether a quorum of members votes for writers, as this node sees it. A member that is connected and
+%% answers does not always vote. `voting': whether the voter of this node votes for writers; `false' on a client. It
+%% does not for up to a lease after its start or after a change of the members, or while its disk stores nothing and its
+%% fences are used up. `waits_for': while it does not vote, the other nodes whose answers it waits for; `[]' also while
+%% it waits for a lease. `queued': how many requests of all nodes wait at the voter of this node. For this node: the
+%% number of requests that wait for a lock, of locks that are held, and of unlocks that more than half of the members
+%% have not executed yet, and the totals. `state_file': its path, or `none' on a client and on a node without
+%% distribution that was given none.
 
--type conflict() :: canal_lock_quorum_lists:conflict().
-%% A node whose configuration differs in `name', which is the name of this node at the start, if it has another one now,
-%% in `members', which are its members, in `frame_version', which is the version of the frames that it speaks, or in
-%% `lease_ms'. `not_heard': the list of this node has changed since its last start, and this node waits until the node
-%% has the new one, too. `clients': this node is a client, and the member does not allow it.
+-type view() :: #{
+    number := non_neg_integer(),
+    members := [node(), ...],
+    phase := voting | starting | client,
+    waiting_for := [{node(), start | seal | settle | kept}]
+}.
+%% The members at a time, and the number of changes before. `phase': whether the voter of this node votes in it. Before
+%% that, `waiting_for' says what it waits for: that a node starts (`start'), that a member of the view before stores
+%% this one (`seal'), that an agent has asserted its locks (`settle'). While it votes: that no lock of an agent relies
+%% on the view before (`kept'); until then the members cannot be changed again.
+
+-type record() :: #{number := non_neg_integer(), members := [node(), ...]}.
+%% A view.
+
+-type why() ::
+    down
+    | {lease_ms, pos_integer()}
+    | {state_file, Reason :: binary()}
+    | {other_cluster, non_neg_integer()}
+    | {no_answer_of_agents, [node(), ...]}.
+%% Why a node cannot take part in a change: it does not answer; it has another lease; it cannot write its state file; it
+%% is a member of another cluster; the agents of these nodes have votes there, and do not answer (the votes of a dead
+%% one end within a lease).
+
+-type change_answer() ::
+    {ok, Number :: non_neg_integer()}
+    | {error, {not_ready, [{node(), why()}]}}
+    | {error, {changing | unknown | starting, record()}}
+    | {error, {running, [node(), ...]}}.
+%% See {@link change_members/1} and {@link reset_members/1}.
 
 -type totals() :: canal_lock_quorum_totals:totals().
 %% Counts of this node since canal_lock_quorum was started. Requests: `granted', of which `passed' got the lock
-%% from another process of the node without a message; `refused_timeout', `refused_no_quorum',
-%% `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose callers have died.
+%% from another process of the node without a message; `refused_timeout', `refused_no_quorum' and
+%% `refused_too_many_waiting'; and `canceled', whose callers have died.
 %% Ends of locks: `unlocked' by a call or by the death of the holder, `lost', and `revoked'; `granted' is the sum of
 %% these and of the held locks. `at_risk': messages to holders. `wait_us': the time in microseconds that the granted
 %% requests waited; `longest_wait_us': the longest wait since the last telemetry event, or since the start. `recalled':
@@ -165,19 +193,21 @@
 
 %% @doc Starts the quorum locks of this node: a supervisor, linked to the caller and registered as `canal_lock_quorum'.
 %%
-%% `Options' is a map; see {@type options()}. All members must be started with the same `members' and `lease_ms'. While
-%% a node knows of a member that differs, its voter grants no locks, and {@link status/0} names that member. After the
-%% list was changed, voting begins when all members of the old and of the new list have the new one, or are in `forget'.
+%% `Options' is a map; see {@type options()}. At the first start of a cluster, all members must be started with the same
+%% `members' and `lease_ms': a node waits for the others, and {@link status/0} names those. A node that has a state file
+%% goes on with the members in it.
 %%
-%% A member without a state file, as at its first start, votes after a lease, and when this node has been connected to
-%% all members or enough of them vote. With `clients => none' it does not wait for the lease if all members answer.
+%% A member that starts votes after a lease, or earlier, when all agents have answered and no client had votes there. A
+%% node without the state file that it had as a member proposes itself as a new member, and votes when the others have
+%% taken it.
 %%
 %% Answers `{error, {already_started, Pid}}' if it runs, `{error, {nif_not_loaded, Text}}' if the native library does
 %% not load (`Text' is a binary), `{error, {state_file_in_use, Path}}' if another node on this machine has used the
 %% file and still runs, `{error, {state_file_not_writable, Path, Text}}' if its folder does not exist or cannot be
-%% written, and `{error, {state_file_not_usable, Path, Text}}' if it is that of another node, or no state file; then it
-%% is not changed. Raises `badarg' if an option is wrong. Logs a warning if the VM can lose the wakeup of a process: OTP
-%% 25 before 25.3.2.10, and OTP 26 before 26.2.3.
+%% written, `{error, {state_file_not_usable, Path, Text}}' if it is that of another node, or no state file; then it is
+%% not changed; and `{error, {lease_ms, Given, Stored}}' if the members have another `lease_ms', which is in the file.
+%% Raises `badarg' if an option is wrong. Logs a warning if the VM can lose the wakeup of a process: OTP 25 before
+%% 25.3.2.10, and OTP 26 before 26.2.3.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
     ?ANSWER([Options], start(Options)).
@@ -220,8 +250,7 @@ stop() ->
 %% whichever is longer, and answers `{error, timeout}' if too few of them vote for it now. Of two nodes that try at the
 %% same time, both may get this answer. Answers `{error, no_quorum}' at once if less than a quorum of the members is
 %% connected, and `{error, too_many_waiting}' at once if as many requests of this node wait as the option `max_waiting'
-%% allows. The members get no message of such a request. Answers `{error, misconfigured}' if too few members are left
-%% because configurations differ ({@link status/0}). A process that locks a name twice waits for itself. Raises as
+%% allows. The members get no message of such a request. A process that locks a name twice waits for itself. Raises as
 %% described for the module.
 %%
 %% Nodes get the name about in the order of their requests; no order is guaranteed. Up to 16 processes of a node then
@@ -347,6 +376,56 @@ unlock_async_by_id(Id) ->
         exit:_ -> {error, not_held}
     end.
 
+%% @doc Makes `Members' the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile. New
+%% locks wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
+%%
+%% Answers `{ok, Number}' when a quorum of the new members votes and no lock needs the old ones: those that left may be
+%% stopped for ever. They go on as clients until then and afterwards. The same members again: `{ok, Number}', when
+%% the last change is over. After two leases it gives up:
+%%
+%% <ul>
+%% <li>`{error, {not_ready, [{Node, Why}]}}': nothing was changed; see {@type why()}.</li>
+%% <li>`{error, {changing, Record}}': another change is not over, or was made instead.</li>
+%% <li>`{error, {unknown, Record}}': too few of the old members answered. They may still decide on the change.</li>
+%% <li>`{error, {starting, Record}}': it is decided, and too few of the new members vote yet. It goes on by itself.</li>
+%% </ul>
+%%
+%% Call it again to wait for the end. Raises `badarg' if `Members' is no such list, and as described for the module.
+-spec change_members([node(), ...]) -> change_answer().
+change_members(Members) ->
+    ?ANSWER_OR_EXIT([Members], ?STARTED(change(change, Members))).
+
+%% @doc Makes a new cluster of `Members' after more than half of the members were lost for ever. Call it on one of
+%% `Members', all of which must run. All locks are lost. Fences go on above those that the members know, and new locks
+%% wait for a lease.
+%%
+%% <em>Members outside the list must never run again with their files.</em> If a majority of them does, it is the old
+%% cluster, and two processes can hold a name.
+%%
+%% Answers `{ok, 0}' when all of `Members' have taken it; `{error, {running, Nodes}}' if these members outside the list
+%% answer; `{error, {not_ready, [{Node, Why}]}}' if one of `Members' does not; `{error, {changing, Record}}' while
+%% another reset is made; and `{error, {starting, Record}}' if some have taken it and others do not answer: start these.
+%% Raises `badarg' if `Members' is no list of 1 to 16 nodes with this one, and as described for the module.
+-spec reset_members([node(), ...]) -> change_answer().
+reset_members(Members) ->
+    ?ANSWER_OR_EXIT([Members], ?STARTED(change(reset, Members))).
+
+change(How, Members) ->
+    case canal_lock_quorum_config:wrong_members(Members) =:= none of
+        true when How =:= change -> change_on_member(How, Members);
+        true -> reset(lists:member(node(), Members), Members);
+        false -> {raise, badarg}
+    end.
+
+reset(true, Members) -> change_on_member(reset, Members);
+reset(false, _) -> {raise, badarg}.
+
+change_on_member(How, Members) ->
+    case canal_lock_quorum_agent:status() of
+        #{has_voter := true} -> canal_lock_quorum_voter:change(How, Members);
+        #{has_voter := false} -> {raise, no_voter}
+    end.
+
 %% @doc Whether this node does its part: a member votes, a client reaches a quorum of members that vote. For readiness
 %% probes: of several members, restart the next one when this one is ready. `false' also while canal_lock_quorum is not
 %% started, or does not answer. Cost: as {@link status/0}.
@@ -354,12 +433,10 @@ unlock_async_by_id(Id) ->
 ready() ->
     try canal_lock_quorum_status:read() of
         #{voting := true} -> true;
-        #{members := Members, quorum := Quorum} -> Quorum andalso not lists:any(fun is_this_node/1, Members)
+        #{role := Role, view := View, quorum := Quorum} -> Role =:= client andalso View =/= none andalso Quorum
     catch
         exit:_ -> false
     end.
-
-is_this_node(#{node := Node}) -> Node =:= node().
 
 %% @doc The members and the locks of this node, as this node sees them: {@type status()}. Raises as described for the
 %% module. Cost: a call to two processes of this node.
@@ -425,7 +502,7 @@ top() ->
 %% rates per second since the last refresh: locks granted, those of them that another process of this node has passed
 %% on, the mean wait of the granted ones, requests refused for any reason, and locks lost. A number is `-' at first and
 %% after canal_lock_quorum was started again. The next line says whether a quorum of voters answers and whether this
-%% node votes, and another one names the nodes with another configuration, if there are any.
+%% node votes, and the number of the view.
 %%
 %% Then follow the names that most requests of this node wait for, if any wait, each with the longest wait and its
 %% holder on this node; of several readers, the one that has held it longest, and how many more there are. Then the

@@ -47,13 +47,15 @@
     %% Callers that wait for a lock, and callers that wait for an unlock, by the numbers of their requests.
     locking = #{} :: #{pos_integer() => #waiting{}},
     unlocking = #{} :: #{pos_integer() => gen_server:from()},
-    %% Frames for busy connections.
+    %% The members of the view, or the nodes to ask while there is none.
+    members :: [node()],
+    %% Messages for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
     reported = #{} :: canal_lock_quorum_log_limit:reported(),
-    %% Members whose voters were silent after the last step: bit N is the member at place N.
-    silent = 0 :: non_neg_integer(),
-    %% Members on which canal_lock_quorum was stopped: their voters do not answer.
-    stopped = [] :: [canal_lock_quorum_config:place()],
+    %% Members whose voters were silent after the last step.
+    silent = [] :: [node()],
+    %% Nodes on which canal_lock_quorum was stopped: they count as disconnected.
+    stopped = [] :: [node()],
     %% Whether this process has yielded since the last step.
     has_yielded = false :: boolean(),
     %% Unlocks that more than half of the members have not executed.
@@ -92,13 +94,14 @@ lease_ms() ->
 
 -spec status() -> #{
     totals := canal_lock_quorum_totals:totals(),
+    %% The number of the view.
+    number := none | non_neg_integer(),
     members := [canal_lock_quorum:member_status()],
-    conflict := [canal_lock_quorum_lists:conflict()],
     quorum := boolean(),
     pending_unlocks := non_neg_integer(),
     waiting := non_neg_integer(),
     state_file := binary() | none,
-    is_member := boolean(),
+    has_voter := boolean(),
     may_have_clients := boolean()
 }.
 status() ->
@@ -133,24 +136,10 @@ init(Config = #{setup := Setup}) ->
     Agent = canal_lock_quorum_nif:agent_open(Setup),
     ok = notify_holders_of_the_previous_agent(Config),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    Connected = [node() | nodes(connected)],
-    State = #state{config = Config, agent = Agent, events = [{up, Place} || Place <- places(Connected, Config)]},
-    {ok, compare_lists(State), {continue, step}}.
-
-%% Members whose configuration differs ignore this node.
-compare_lists(State = #state{config = Config, events = Events}) ->
-    Differing = canal_lock_quorum_lists:differing(Config, canal_lock_quorum_lists:conflicts(Config)),
-    compare_stopped(State#state{events = [{differing, Differing} | Events]}).
-
-%% A voter that has stopped counts as disconnected: no request waits for it.
-compare_stopped(State = #state{config = Config = #{members := Members}, stopped = Before, events = Events}) ->
-    Stopped = canal_lock_quorum_lists:stopped(Config),
-    Node = fun(Place) -> lists:nth(Place + 1, Members) end,
-    Down = [{down, Place} || Place <- Stopped -- Before],
-    Up = [{up, Place} || Place <- Before -- Stopped, is_connected(Node(Place))],
-    _ = [canal_lock_quorum_reports:report(stopped, #{node => Node(Place)}) || {down, Place} <- Down],
-    _ = [canal_lock_quorum_reports:report(started, #{node => Node(Place)}) || {up, Place} <- Up],
-    State#state{stopped = Stopped, events = Down ++ Up ++ Events}.
+    ok = canal_lock_quorum_connections:agent_started(),
+    #{members := Given} = Config,
+    Events = [{up, Node} || Node <- [node() | nodes(connected)]],
+    {ok, #state{config = Config, agent = Agent, events = Events, members = Given}, {continue, step}}.
 
 notify_holders_of_the_previous_agent(#{totals := Totals}) ->
     case canal_lock_quorum_lock_table:take_all() of
@@ -161,9 +150,6 @@ notify_holders_of_the_previous_agent(#{totals := Totals}) ->
             ok = canal_lock_quorum_totals:add(Totals, lost, length(Rows)),
             canal_lock_quorum_reports:report(agent_died, #{lost => length(Rows)})
     end.
-
-places(Nodes, #{places := Places}) ->
-    [maps:get(Node, Places) || Node <- Nodes, is_map_key(Node, Places)].
 
 handle_call({lock, _, _, _, _}, From, State = #state{locking = Locking, config = #{max_waiting := Max}}) when
     map_size(Locking) >= Max
@@ -200,22 +186,21 @@ handle_call(Request, From, State) ->
     noreply(State).
 
 status(#state{agent = Agent, config = Config, pending_unlocks = Pending, locking = Locking}) ->
-    #{members := Members, totals := Totals, is_member := IsMember, state_file := StateFile} = Config,
-    #{may_have_clients := MayHaveClients} = Config,
-    Statuses = lists:zip(Members, canal_lock_quorum_nif:agent_status(Agent)),
+    #{totals := Totals, has_voter := HasVoter, state_file := StateFile, may_have_clients := MayHaveClients} = Config,
+    {Number, Members} = canal_lock_quorum_nif:agent_status(Agent),
     #{
         totals => canal_lock_quorum_totals:read(Totals),
+        number => Number,
         members => [
             #{node => Node, connected => Connected, answers => Answers, valid_ms => Valid_ms}
-         || {Node, {Connected, Answers, Valid_ms}} <- Statuses
+         || {Node, Connected, Answers, Valid_ms} <- Members
         ],
-        conflict => canal_lock_quorum_lists:conflicts(Config),
         quorum => canal_lock_quorum_nif:agent_has_quorum(Agent),
         pending_unlocks => Pending,
         waiting => map_size(Locking),
         state_file => StateFile,
-        is_member => IsMember,
-        may_have_clients => MayHaveClients orelse not IsMember
+        has_voter => HasVoter,
+        may_have_clients => MayHaveClients orelse not HasVoter
     }.
 
 waiting(Name, #state{locking = Locking}) ->
@@ -251,15 +236,17 @@ count_names({_, #waiting{names = Names, since = Since}, Next}, Left, Counted) wh
 count_names(_, _, Counted) ->
     Counted.
 
-handle_cast(lists_changed, State) ->
-    noreply(compare_lists(State));
+handle_cast(connections_started, State = #state{members = Members}) ->
+    ok = canal_lock_quorum_connections:members(Members),
+    noreply(State);
+handle_cast({What, Node}, State) when What =:= stopped; What =:= started ->
+    stopped(What, Node, State);
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => agent, message => Request}),
     noreply(State).
 
-handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
-    case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
-        %% The voter's process handles this.
+handle_info(Message = {canal_lock_quorum, _, _, _}, State) ->
+    case canal_lock_quorum_wire:received(Message) of
         ignored -> noreply(State);
         Event -> add(Event, State)
     end;
@@ -290,8 +277,8 @@ handle_info({timeout, _Replaced, step}, State) ->
     noreply(State);
 handle_info({nodeup, Node, _}, State) ->
     connection(Node, up, State);
-handle_info({nodedown, Node, _}, State) ->
-    connection(Node, down, State);
+handle_info({nodedown, Node, _}, State = #state{stopped = Stopped}) ->
+    connection(Node, down, State#state{stopped = lists:delete(Node, Stopped)});
 handle_info({'EXIT', _Pid, normal}, State) ->
     noreply(State);
 handle_info({'EXIT', _Pid, Reason}, State) ->
@@ -337,10 +324,10 @@ await_unlocked(State = #state{agent = Agent}) ->
         false -> await_frame(State)
     end.
 
-await_frame(State = #state{config = Config}) ->
+await_frame(State) ->
     receive
-        {canal_lock_quorum, Fingerprint, From, Frame} ->
-            case canal_lock_quorum_wire:received(Fingerprint, From, Frame, Config) of
+        Message = {canal_lock_quorum, _, _, _} ->
+            case canal_lock_quorum_wire:received(Message) of
                 ignored -> await_frame(State);
                 Event -> await_unlocked(step([Event], State))
             end;
@@ -353,12 +340,17 @@ await_frame(State = #state{config = Config}) ->
 number(State = #state{next_request = Request}) ->
     {Request, State#state{next_request = Request + 1}}.
 
-%% Nodes that are not members are ignored.
-connection(Node, Change, State = #state{config = #{places := Places}}) when is_map_key(Node, Places) ->
-    ok = canal_lock_quorum_reports:report(Change, #{node => Node}),
-    add({Change, maps:get(Node, Places)}, State);
-connection(_Node, _Change, State) ->
-    noreply(State).
+connection(Node, Change, State = #state{members = Members}) ->
+    _ = [ok = canal_lock_quorum_reports:report(Change, #{node => Node}) || lists:member(Node, Members)],
+    add({Change, Node}, State).
+
+%% A voter that has stopped counts as disconnected: no request waits for it.
+stopped(What, Node, State = #state{members = Members, stopped = Before}) ->
+    _ = [ok = canal_lock_quorum_reports:report(What, #{node => Node}) || lists:member(Node, Members)],
+    case What of
+        stopped -> add({down, Node}, State#state{stopped = [Node | lists:delete(Node, Before)]});
+        started -> add({up, Node}, State#state{stopped = lists:delete(Node, Before)})
+    end.
 
 %% Replies to `From' when the unlock is confirmed (`unlock') or accepted (`unlock_async'). Of two callers that unlock at
 %% the same time, one gets `not_held'.
@@ -419,8 +411,8 @@ step(Events, State = #state{agent = Agent, timer = Timer}) ->
     Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending_unlocks = Pending}, Outputs),
     silent(Silent, Stepped).
 
-output({send, Kind, Place, Frame}, State = #state{config = Config, sending = Sending}) ->
-    case canal_lock_quorum_wire:send(Kind, Place, Frame, Config, Sending) of
+output(Post = {send, _, _, _, _, _}, State = #state{sending = Sending}) ->
+    case canal_lock_quorum_wire:send(Post, Sending) of
         %% Usually. Then the state is not copied.
         Sending -> State;
         Changed -> State#state{sending = Changed}
@@ -466,14 +458,21 @@ output({at_risk, Id}, State) ->
 output({lost, Id, Reason}, State) ->
     ok = end_lost(Id, lost(Reason), State),
     State;
-output({bad_frame, Place, Why}, State = #state{config = #{members := Members}, reported = Reported}) ->
-    Node = lists:nth(Place + 1, Members),
+output({adopted, _Number, Members}, State) ->
+    ok = canal_lock_quorum_connections:members(Members),
+    State#state{members = Members};
+%% The voter reports it.
+output({other_cluster, _}, State = #state{config = #{has_voter := true}}) ->
+    State;
+output({other_cluster, Node}, State) ->
+    ok = canal_lock_quorum_reports:report(other_cluster, #{node => Node}),
+    State;
+output({bad_frame, Node, Why}, State = #state{reported = Reported}) ->
     Details = #{node => Node, why => Why},
     State#state{reported = canal_lock_quorum_log_limit:report(bad_frame, Node, Details, Reported)}.
 
 refused(timeout) -> refused_timeout;
-refused(no_quorum) -> refused_no_quorum;
-refused(misconfigured) -> refused_misconfigured.
+refused(no_quorum) -> refused_no_quorum.
 
 lost(quorum) -> lost;
 lost(revoked) -> revoked.
@@ -486,8 +485,8 @@ granted(#waiting{from = From = {Pid, _}, monitor = Monitor, mode = Mode, names =
     ok = canal_lock_quorum_lock_table:add(Id, Pid, Holding, Lock),
     gen_server:reply(From, {ok, Lock}).
 
-sent(Key, State = #state{config = Config, sending = Sending}) ->
-    State#state{sending = canal_lock_quorum_wire:sent(Key, Config, Sending)}.
+sent(Key, State = #state{sending = Sending}) ->
+    State#state{sending = canal_lock_quorum_wire:sent(Key, Sending)}.
 
 %% Answers the caller, if one waits for this request.
 answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
@@ -502,17 +501,15 @@ answer(Request, Answer, State = #state{unlocking = Unlocking}) ->
 %% No call can report that a voter does not answer, so it is logged. If it is the voter of this node, it logs the cause.
 silent(Silent, State = #state{silent = Silent}) ->
     State;
-silent(Silent, State = #state{silent = Before, pending_unlocks = Pending, config = #{members := Members}}) ->
+silent(Silent, State = #state{silent = Before, pending_unlocks = Pending, stopped = Stopped}) ->
     _ = [
-        case Silent band Bit of
-            Bit -> canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending});
-            %% A disconnected member leaves the silent set, too. That is no answer, so it is not reported.
-            0 -> is_connected(Node) andalso canal_lock_quorum_reports:report(answers, #{node => Node})
-        end
-     || {Place, Node} <- lists:enumerate(0, Members),
-        Node =/= node(),
-        Bit <- [1 bsl Place],
-        (Silent bxor Before) band Bit =/= 0
+        canal_lock_quorum_reports:report(silent, #{node => Node, pending_unlocks => Pending})
+     || Node <- Silent -- Before, Node =/= node()
+    ],
+    %% A disconnected member leaves the silent ones, too. That is no answer, so it is not reported.
+    _ = [
+        canal_lock_quorum_reports:report(answers, #{node => Node})
+     || Node <- Before -- Silent, Node =/= node(), is_connected(Node), not lists:member(Node, Stopped)
     ],
     State#state{silent = Silent}.
 

@@ -1,6 +1,5 @@
 %% @private
-%% Checks the options of the quorum locks and makes a configuration of them. Members, lease and the version of frames
-%% must be the same on all nodes. Each frame carries a fingerprint of these, and a node ignores frames with another one.
+%% Checks the options of the quorum locks and makes a configuration of them.
 -module(canal_lock_quorum_config).
 
 %% For ?MAX_MS.
@@ -8,19 +7,15 @@
 -include("../canal_lock_errors.hrl").
 
 -export([options/0, wrong_option/1, make/1]).
--export([is_client/2, default_state_file/0]).
+-export([is_client/2, wrong_members/1, default_state_file/0]).
 
--export_type([config/0, options/0, place/0]).
-
-%% The index of a member in the sorted list of members, from 0.
--type place() :: 0..15.
+-export_type([config/0, options/0]).
 
 -type options() :: #{
     members := [node(), ...],
     voter => boolean(),
     clients => none | all | [node()],
     state_file => file:filename_all(),
-    forget => [node()],
     reconnect_ms => pos_integer(),
     lease_ms => pos_integer(),
     run => pos_integer(),
@@ -31,22 +26,15 @@
 -type config() :: #{
     %% This node, by its name at the start.
     node := node(),
+    %% In ascending order. Whom to ask: the members are those of the view.
     members := [node(), ...],
-    %% 32 hexadecimal digits that identify the list of members.
-    list := binary(),
-    places := #{node() => place()},
-    %% Whether this node is a member, and not a client.
-    is_member := boolean(),
+    %% Whether this node has a voter, which votes if the view has this node.
+    has_voter := boolean(),
     %% The nodes that may lock here without being members.
     clients := none | all | [node()],
     %% Whether there are such nodes: not without distribution.
     may_have_clients := boolean(),
-    fingerprint := non_neg_integer(),
-    %% The same on all nodes.
     lease_ms := pos_integer(),
-    frame_version := byte(),
-    %% Members of earlier lists that are dead.
-    forget := [node()],
     setup := canal_lock_quorum_nif:setup(),
     reconnect_ms := pos_integer(),
     max_waiting := pos_integer(),
@@ -81,7 +69,6 @@
 -define(TOTALS_INTERVAL_MS, 5000).
 -define(STATE_FILE,
     "be the name of a file that belongs to this node alone (see \"The state file\" in docs/cluster.md)").
--define(FORGET, "be a list of nodes that are dead, without this node").
 -define(CLIENTS, "be none, all, or a list of the nodes that may lock without being members").
 
 %% The options, as rules of canal_lock_errors.
@@ -92,7 +79,6 @@ options() ->
         {voter, boolean},
         {clients, fun clients/1},
         {state_file, fun state_file/1},
-        {forget, fun forget/1},
         {reconnect_ms, positive_ms},
         {lease_ms, fun lease_ms/1},
         {run, fun run/1},
@@ -108,9 +94,9 @@ wrong_option(Options) ->
         Wrong -> Wrong
     end.
 
-%% Of options that are valid each by itself: this node is a member, or a client.
+%% Of options that are valid each by itself: this node has a voter, or is a client.
 wrong_role(Options = #{members := Members, voter := false}) ->
-    case {lists:member(node(), Members), maps:keys(maps:with([state_file, forget, clients], Options))} of
+    case {lists:member(node(), Members), maps:keys(maps:with([state_file, clients], Options))} of
         {true, _} ->
             {wrong, members, ["not contain this node, ", atom_to_list(node()), ", because voter is false"], Members};
         {false, [Option | _]} ->
@@ -118,11 +104,8 @@ wrong_role(Options = #{members := Members, voter := false}) ->
         {false, []} ->
             none
     end;
-wrong_role(Options = #{members := Members}) ->
-    case lists:member(node(), Members) of
-        false -> {wrong, members, ["contain this node, ", atom_to_list(node()), ", or voter must be false"], Members};
-        true -> wrong_default(Options)
-    end.
+wrong_role(Options) ->
+    wrong_default(Options).
 
 %% A service may run without the environment variable HOME.
 wrong_default(#{state_file := _}) ->
@@ -134,22 +117,34 @@ wrong_default(_) ->
         error:_ -> {missing, state_file, [?STATE_FILE, ", because this VM has no home folder"]}
     end.
 
-members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
+members(Members) ->
+    {wrong_members(Members) =:= none, wrong_text(wrong_members(Members))}.
+
+wrong_text(none) -> "";
+wrong_text(Text) -> Text.
+
+%% What is wrong with a list of members, if anything.
+-spec wrong_members(term()) -> none | string().
+wrong_members(Members) when length(Members) >= 1, length(Members) =< ?MAX_MEMBERS ->
     case {lists:all(fun is_atom/1, Members), length(lists:usort(Members)) =:= length(Members)} of
         {true, true} ->
-            {lists:all(fun is_node_name/1, Members), "contain names of nodes, without spaces"};
-        {true, false} -> {false, "contain each node once"};
-        {false, _} -> not_nodes()
+            case lists:all(fun is_node_name/1, Members) of
+                true -> none;
+                false -> "contain names of nodes, without spaces"
+            end;
+        {true, false} ->
+            "contain each node once";
+        {false, _} ->
+            not_nodes()
     end;
-members(_) ->
+wrong_members(_) ->
     not_nodes().
 
-%% The state file separates them by spaces.
 is_node_name(Node) ->
     Node =/= '' andalso nomatch =:= re:run(atom_to_list(Node), "[\\s[:cntrl:]]", [unicode, ucp]).
 
 not_nodes() ->
-    {false, "be a list of 1 to 16 nodes, the same on each of them"}.
+    "be a list of 1 to 16 nodes".
 
 clients(Clients) when Clients =:= none; Clients =:= all ->
     {true, ?CLIENTS};
@@ -165,9 +160,6 @@ state_file(Path) ->
     catch
         error:_ -> {false, ?STATE_FILE}
     end.
-
-forget(Nodes) ->
-    {are_nodes(Nodes) andalso not lists:member(node(), Nodes), ?FORGET}.
 
 are_nodes(Nodes) ->
     try
@@ -188,30 +180,31 @@ run(Run) ->
 %% For options that have been checked.
 -spec make(options()) -> config().
 make(Options = #{members := Given}) ->
-    %% Sorted, because nodes may list them in different orders.
-    Members = lists:sort(Given),
+    HasVoter = maps:get(voter, Options, true),
     StateFile =
         case Options of
             #{state_file := Path} -> path(Path);
             #{voter := false} -> none;
             #{} -> default_state_file()
         end,
-    Setup = #{lease_ms := Lease_ms} = setup(Options),
+    Lease_ms = maps:get(lease_ms, Options, ?LEASE_MS),
     Clients = maps:get(clients, Options, all),
-    FrameVersion = canal_lock_quorum_nif:frame_version(),
+    MayHaveClients = Clients =/= none andalso is_alive(),
     #{
         node => node(),
-        members => Members,
-        list => list_id(Members),
-        places => maps:from_list(lists:zip(Members, lists:seq(0, length(Members) - 1))),
-        is_member => maps:get(voter, Options, true),
+        members => lists:sort(Given),
+        has_voter => HasVoter,
         clients => Clients,
-        may_have_clients => Clients =/= none andalso is_alive(),
-        fingerprint => erlang:phash2({FrameVersion, Members, Lease_ms}, 1 bsl 32),
+        may_have_clients => MayHaveClients,
         lease_ms => Lease_ms,
-        frame_version => FrameVersion,
-        forget => maps:get(forget, Options, []),
-        setup => Setup,
+        setup => #{
+            node => node(),
+            seeds => Given,
+            lease_ms => Lease_ms,
+            run => maps:get(run, Options, ?RUN),
+            durable => StateFile =/= none,
+            clients => MayHaveClients
+        },
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),
         max_waiting => maps:get(max_waiting, Options, ?MAX_WAITING),
         totals => canal_lock_quorum_totals:new(),
@@ -219,33 +212,11 @@ make(Options = #{members := Given}) ->
         state_file => StateFile
     }.
 
-%% Whether this node may lock here without being a member.
+%% Whether a node that is no member may lock here.
 -spec is_client(node(), config()) -> boolean().
-is_client(Node, #{places := Places}) when is_map_key(Node, Places) -> false;
 is_client(_, #{clients := none}) -> false;
-is_client(Node, #{clients := all}) -> is_atom(Node);
+is_client(_, #{clients := all}) -> true;
 is_client(Node, #{clients := Clients}) -> lists:member(Node, Clients).
-
-setup(Options = #{members := Given}) ->
-    Members = lists:sort(Given),
-    Before = lists:takewhile(fun(Member) -> Member =/= node() end, Members),
-    #{
-        count => length(Members),
-        me => case maps:get(voter, Options, true) of true -> length(Before); false -> nil end,
-        lease_ms => maps:get(lease_ms, Options, ?LEASE_MS),
-        run => maps:get(run, Options, ?RUN)
-    }.
-
-%% The same on nodes of all OTP releases, although these encode atoms differently.
-list_id(Members) ->
-    hash(lines([atom_to_binary(Member, utf8) || Member <- Members])).
-
-%% A name contains no space, so no other line is that of a name.
-lines(Names) ->
-    [[Name, $\n] || Name <- Names].
-
-hash(Text) ->
-    string:lowercase(binary:encode_hex(erlang:md5(Text))).
 
 %% Of a node with a name: two nodes without one would share the file.
 -spec default_state_file() -> binary() | none.

@@ -1,5 +1,5 @@
-%% @private
-%% Keeps this node connected to the other members, and exchanges configurations with them (canal_lock_quorum_lists).
+%% @private Keeps this node connected to the members, and tells the other nodes when canal_lock_quorum stops on this
+%% node, so that no request waits for its voter.
 %%
 %% The VM does not keep nodes connected: with the prevention of overlapping partitions (OTP 25) a node that loses one
 %% connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
@@ -10,7 +10,7 @@
 
 -behaviour(gen_server).
 
--export([start_link/1, started/0, ignored/1]).
+-export([start_link/1, voter_started/0, connect/1, members/1, refuse/1, agent_started/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 %% An attempt fails at once if it takes less than this. One to a machine that is down takes seconds.
@@ -27,71 +27,91 @@
     pauses = #{} :: #{node() => {Pause_ms :: pos_integer(), Until_ms :: integer()}},
     %% The members that have not been connected since the start.
     never_connected :: [node()],
-    %% The last ones that were reported.
-    conflicts = [] :: [canal_lock_quorum_lists:conflict()]
+    %% Those of the view.
+    members = [] :: [node()],
+    %% Whether the voter of this node has started, if it has one.
+    has_started :: boolean(),
+    %% Connected nodes on which canal_lock_quorum was stopped.
+    stopped = [] :: [node()],
+    %% Whether it was reported that this node has another name.
+    is_renamed = false :: boolean(),
+    reported = #{} :: canal_lock_quorum_log_limit:reported()
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% The voter of this node has started: its hello has changed.
--spec started() -> ok.
-started() ->
-    gen_server:cast(?MODULE, started).
+%% The voter of this node answers from now on.
+-spec voter_started() -> ok.
+voter_started() ->
+    gen_server:cast(?MODULE, voter_started).
 
-%% This node has ignored a frame of the node, because their configurations differ.
--spec ignored(node()) -> ok.
-ignored(Node) ->
-    gen_server:cast(?MODULE, {ignored, Node}).
+%% These nodes are to become members.
+-spec connect([node(), ...]) -> ok.
+connect(Nodes) ->
+    gen_server:cast(?MODULE, {connect, Nodes}).
 
-init(Config = #{is_member := IsMember, members := Members, lease_ms := Lease_ms}) ->
+%% This node has a view with these members.
+-spec members([node(), ...]) -> ok.
+members(Members) ->
+    gen_server:cast(?MODULE, {members, Members}).
+
+%% The client may not lock here.
+-spec refuse(node()) -> ok.
+refuse(Node) ->
+    send(Node, refused).
+
+%% Another agent of this node asks for the nodes that have stopped.
+-spec agent_started() -> ok.
+agent_started() ->
+    gen_server:cast(?MODULE, agent_started).
+
+init(Config = #{members := Members, lease_ms := Lease_ms, has_voter := HasVoter}) ->
     %% So that terminate/2 runs at a clean shutdown.
     _ = process_flag(trap_exit, true),
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
-    %% A client has no voter that starts.
-    _ = IsMember orelse canal_lock_quorum_lists:started([]),
+    %% The voter and the agent start later than this process, unless it is a restarted one.
+    HasStarted = not HasVoter orelse whereis(canal_lock_quorum_voter) =/= undefined,
+    _ = [ok = send_all(started) || HasStarted],
+    ok = gen_server:cast(canal_lock_quorum_agent, connections_started),
     self() ! connect,
     _ = erlang:send_after(Lease_ms, self(), report_never_connected),
-    {ok, #state{config = Config, never_connected = (Members -- [node()]) -- nodes(connected)}}.
+    NeverConnected = (Members -- [node()]) -- nodes(connected),
+    {ok, #state{config = Config, has_started = HasStarted, never_connected = NeverConnected}}.
 
 handle_call(_Request, _From, State) ->
     {reply, {error, unknown_call}, State}.
 
-handle_cast(started, State) ->
-    ok = ask(State),
-    {noreply, changed(State)};
-handle_cast({ignored, Node}, State) ->
-    ok = say_hello(Node, State),
+handle_cast(voter_started, State) ->
+    ok = send_all(started),
+    {noreply, State#state{has_started = true}};
+handle_cast({connect, Nodes}, State) ->
+    {noreply, lists:foldl(fun connect/2, State, to_connect(Nodes, State#state{pauses = #{}}))};
+handle_cast({members, Members}, State) ->
+    {noreply, State#state{members = Members}};
+handle_cast(agent_started, State = #state{stopped = Stopped}) ->
+    _ = [tell_agent(stopped, Node) || Node <- Stopped],
     {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-handle_info(connect, State = #state{config = #{reconnect_ms := Reconnect_ms}}) ->
+handle_info(connect, State = #state{config = Config, members = Members, stopped = Stopped}) ->
+    #{members := Given, reconnect_ms := Reconnect_ms} = Config,
     %% Random, so that two nodes do not connect to each other at the same moment and reject each other repeatedly.
     _ = erlang:send_after(Reconnect_ms div 2 + rand:uniform(Reconnect_ms), self(), connect),
-    ok = ask(State),
-    {noreply, lists:foldl(fun connect/2, renamed(State), to_connect(State))};
+    %% What they said when they started may be lost.
+    _ = [send(Node, are_you_there) || Node <- Stopped],
+    {noreply, lists:foldl(fun connect/2, renamed(State), to_connect(Given ++ Members, State))};
 handle_info(report_never_connected, State = #state{never_connected = Nodes, config = #{lease_ms := Lease_ms}}) ->
     _ = [canal_lock_quorum_reports:report(never_connected, #{node => Node, after_ms => Lease_ms}) || Node <- Nodes],
     {noreply, State};
-handle_info({canal_lock_quorum_hello, From, Hello}, State) ->
-    ok = case canal_lock_quorum_lists:hear(From, Hello) of
-        true -> say_hello(From, State);
-        false -> ok
-    end,
-    {noreply, changed(State)};
-handle_info({nodeup, Node, _}, State = #state{config = Config, pauses = Pauses, never_connected = Never}) ->
-    ok = case lists:member(Node, canal_lock_quorum_lists:targets(Config)) of
-        true -> say_hello(Node, State);
-        false -> ok
-    end,
+handle_info({?MODULE, From, What}, State) ->
+    {noreply, told(What, From, State)};
+handle_info({nodeup, Node, _}, State = #state{pauses = Pauses, never_connected = Never}) ->
     {noreply, State#state{pauses = maps:remove(Node, Pauses), never_connected = lists:delete(Node, Never)}};
-handle_info({nodedown, Node, _}, State) ->
-    case canal_lock_quorum_lists:gone(Node) of
-        true -> {noreply, changed(State)};
-        false -> {noreply, State}
-    end;
+handle_info({nodedown, Node, _}, State = #state{stopped = Stopped}) ->
+    {noreply, State#state{stopped = lists:delete(Node, Stopped)}};
 handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{connecting = Connecting}) ->
     {{Node, Since_ms}, Others} = maps:take(Monitor, Connecting),
     {noreply, attempted(Node, Since_ms, Outcome, State#state{connecting = Others})};
@@ -100,23 +120,45 @@ handle_info({'EXIT', _Pid, Reason}, State) when Reason =/= normal ->
 handle_info(_Message, State) ->
     {noreply, State}.
 
-%% The voter of this node has ended, so this node is in no conflict with others. (It is the last process that ends.)
+%% It is the last process that ends: the voter of this node has ended.
 terminate(Reason, _State) ->
     case canal_lock_exit:is_clean_shutdown(Reason) of
-        true -> say_bye(canal_lock_quorum_lists:bye());
-        %% If the supervisor was killed, the table of the lists is gone, too.
+        true -> send_all(stopped);
         false -> ok
     end.
 
-say_bye(none) -> ok;
-say_bye({Nodes, Bye}) -> lists:foreach(fun(Node) -> send(Node, Bye) end, Nodes).
+told(stopped, Node, State = #state{stopped = Stopped}) ->
+    ok = tell_agent(stopped, Node),
+    State#state{stopped = [Node | lists:delete(Node, Stopped)]};
+told(started, Node, State = #state{stopped = Stopped}) ->
+    _ = [tell_agent(started, Node) || lists:member(Node, Stopped)],
+    State#state{stopped = lists:delete(Node, Stopped)};
+told(are_you_there, Node, State = #state{has_started = HasStarted}) ->
+    _ = [ok = send(Node, started) || HasStarted],
+    State;
+told(refused, Node, State = #state{reported = Reported}) ->
+    State#state{reported = canal_lock_quorum_log_limit:report(refused, Node, #{node => Node}, Reported)};
+told(_, _, State) ->
+    State.
+
+tell_agent(What, Node) ->
+    gen_server:cast(canal_lock_quorum_agent, {What, Node}).
+
+%% Also to nodes without canal_lock_quorum, which drop it: any node can be a client.
+send_all(What) ->
+    lists:foreach(fun(Node) -> send(Node, What) end, nodes(connected)).
+
+%% Lost if the node is not connected or the connection is busy.
+send(Node, What) ->
+    _ = erlang:send({?MODULE, Node}, {?MODULE, node(), What}, [nosuspend, noconnect]),
+    ok.
 
 %% A node that is not distributed connects to no other members.
-to_connect(#state{config = #{members := Members}, connecting = Connecting, pauses = Pauses}) ->
+to_connect(Nodes, #state{connecting = Connecting, pauses = Pauses}) ->
     Now_ms = erlang:monotonic_time(millisecond),
     Paused = [Node || {Node, {_, Until_ms}} <- maps:to_list(Pauses), Until_ms > Now_ms],
     Busy = [Node || {Node, _} <- maps:values(Connecting)],
-    [Node || is_alive(), Node <- ((Members -- [node() | nodes(connected)]) -- Busy) -- Paused].
+    [Node || is_alive(), Node <- ((lists:usort(Nodes) -- [node() | nodes(connected)]) -- Busy) -- Paused].
 
 connect(Node, State = #state{connecting = Connecting}) ->
     {_, Monitor} = spawn_monitor(fun() -> net_kernel:connect_node(Node) =:= true orelse exit(not_connected) end),
@@ -133,43 +175,9 @@ attempted(Node, Since_ms, Outcome, State = #state{pauses = Pauses, config = #{re
             State#state{pauses = maps:remove(Node, Pauses)}
     end.
 
-%% Until they have answered.
-ask(State = #state{config = Config}) ->
-    lists:foreach(fun(Node) -> say_hello(Node, State) end, canal_lock_quorum_lists:targets(Config)).
-
-say_hello(Node, #state{config = Config}) ->
-    case canal_lock_quorum_lists:hello_for(Node, Config) of
-        none -> ok;
-        Hello -> send(Node, Hello)
-    end.
-
-%% Lost if the node is not connected or the connection is busy. Then it is repeated.
-send(Node, Hello) ->
-    _ = erlang:send({?MODULE, Node}, {canal_lock_quorum_hello, node(), Hello}, [nosuspend, noconnect]),
-    ok.
-
-%% No event says that this node has another name.
-renamed(State = #state{config = Config, conflicts = Before}) ->
-    case canal_lock_quorum_lists:conflicts(Config) of
-        Before -> State;
-        _ -> changed(State)
-    end.
-
-%% The agent and the voter read the conflicts themselves.
-changed(State = #state{config = Config, conflicts = Before}) ->
-    Conflicts = canal_lock_quorum_lists:conflicts(Config),
-    _ = [gen_server:cast(Process, lists_changed) || Process <- [canal_lock_quorum_voter, canal_lock_quorum_agent]],
-    _ = [report(Conflict, Config) || Conflict <- Conflicts -- Before],
-    _ = [
-        canal_lock_quorum_reports:report(agrees, #{node => Node})
-     || #{node := Node} <- Before, not lists:any(fun(#{node := Other}) -> Other =:= Node end, Conflicts)
-    ],
-    State#state{conflicts = Conflicts}.
-
-report(#{differs := not_heard}, _) ->
-    %% The voter reports at its start that the list has changed.
-    ok;
-report(Conflict = #{differs := What}, _) when What =:= name; What =:= clients ->
-    canal_lock_quorum_reports:report(conflict, Conflict);
-report(Conflict = #{differs := What}, Config) ->
-    canal_lock_quorum_reports:report(conflict, Conflict#{ours => maps:get(What, Config)}).
+%% No event says that this node has another name. Its messages do not reach its own voter then.
+renamed(State = #state{config = #{node := Node}, is_renamed = false}) when Node =/= node() ->
+    ok = canal_lock_quorum_reports:report(renamed, #{node => node(), name => Node}),
+    State#state{is_renamed = true};
+renamed(State) ->
+    State.

@@ -20,8 +20,22 @@ expected(with_lock) -> expected(lock) ++ [{"Fun", {function, 1}}];
 expected(with_rlock) -> expected(with_lock);
 expected(Function) when Function =:= holder; Function =:= waiting; Function =:= force_unlock -> [{"Name", fun name/1}];
 expected(Function) when Function =:= status; Function =:= locks -> [];
+expected(change_members) -> [{"Members", fun members/1}];
+expected(reset_members) -> [{"Members", fun members_with_this_node/1}];
 expected(top) -> [{"Options", {options, canal_lock_errors:view_options()}}];
 expected(_) -> [{"Lock", fun lock/1}].
+
+members(Members) ->
+    case canal_lock_quorum_config:wrong_members(Members) of
+        none -> {true, ""};
+        Must -> {false, Must}
+    end.
+
+members_with_this_node(Members) ->
+    case members(Members) of
+        {true, _} -> {lists:member(node(), Members), ["contain this node, ", atom_to_list(node())]};
+        Wrong -> Wrong
+    end.
 
 name(Name) -> encoded(canal_lock_quorum_names:encode(Name)).
 names(Names) -> encoded(canal_lock_quorum_names:encode_all(Names)).
@@ -35,6 +49,8 @@ lock(Lock) -> {canal_lock_quorum_lock:is_lock(Lock), "be a lock that lock/2 or a
 format_error(_Reason, Stack) ->
     canal_lock_errors:format_error(Stack, fun wrong/2, fun texts/1).
 
+texts(no_voter) ->
+    #{general => <<"this node is a client without a voter (option voter): call this function on a member">>};
 texts(foreign_lock) -> #{1 => <<"Lock must be a lock of this node">>};
 texts(Cause) -> #{general => explain(Cause)}.
 

@@ -23,9 +23,11 @@ level(started) -> notice;
 level(down) -> warning;
 level(never_connected) -> warning;
 level(silent) -> warning;
-level(members_changed) -> notice;
-level(agrees) -> notice;
-level(superseded) -> warning;
+level(view) -> notice;
+level(members_differ) -> notice;
+level(lost_member) -> warning;
+level(refused) -> warning;
+level(not_allowed) -> warning;
 level(old_vm) -> warning;
 level(singleton_stopped) -> warning;
 level(_) -> error.
@@ -51,26 +53,29 @@ text(#{what := silent, node := Node, pending_unlocks := Pending}) ->
         "and that the node is not suspended or overloaded", [Node, Pending]};
 text(#{what := answers, node := Node}) ->
     {"the voter of member ~tp answers again", [Node]};
-text(#{what := conflict, differs := name, node := Node, name := Before}) ->
-    {"this node was ~tp at the start of canal_lock_quorum, and is now ~tp. It grants no locks. Start canal_lock_quorum "
+text(#{what := view, number := Number, members := Members}) ->
+    {"the members are now ~0tp (view ~b)", [Members, Number]};
+text(#{what := members_differ, given := Given, number := Number, now := Members}) ->
+    {"the option members is ~0tp, and the members are ~0tp (view ~b in the state file of this node). The option is not "
+        "used: change_members/1 changes the members", [Given, Members, Number]};
+text(#{what := renamed, node := Node, name := Before}) ->
+    {"this node was ~tp at the start of canal_lock_quorum, and is now ~tp. It gets no locks. Start canal_lock_quorum "
         "after the node has got its name", [Before, Node]};
-text(#{what := conflict, differs := members, node := Node, members := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with members ~0tp, this node with ~0tp. This node grants no locks until they agree", [
-        Node, Theirs, Ours
+text(#{what := other_cluster, node := Node}) ->
+    {"node ~tp is a member or client of another cluster of quorum locks; this node ignores it. If it should be one of "
+        "this cluster, stop it, delete its state file, and start it again", [Node]};
+text(#{what := other_list, node := Node}) ->
+    {"node ~tp starts with other members or another lease_ms than this node, so they form no cluster. Give both the "
+        "same members and lease_ms", [Node]};
+text(#{what := refused, node := Node, suppressed := Suppressed}) ->
+    {"member ~tp does not let this node lock. ~tsName this node in its option clients", [
+        Node, more(Suppressed, "batches were refused")
     ]};
-text(#{what := conflict, differs := frame_version, node := Node, frame_version := Theirs, ours := Ours}) ->
-    {"node ~tp speaks version ~b of frames, this node version ~b. This node grants no locks until both run the same "
-        "version of canal_lock", [Node, Theirs, Ours]};
-text(#{what := conflict, differs := lease_ms, node := Node, lease_ms := Theirs, ours := Ours}) ->
-    {"node ~tp is configured with lease_ms ~b, this node with ~b. This node grants no locks until they agree", [
-        Node, Theirs, Ours
-    ]};
-text(#{what := conflict, differs := clients, node := Node}) ->
-    {"member ~tp does not let this node lock. Name this node in its option clients", [Node]};
-text(#{what := agrees, node := Node}) ->
-    {"node ~tp agrees with the configuration of this node now, or has stopped", [Node]};
+text(#{what := not_allowed, node := Node, suppressed := Suppressed}) ->
+    {"node ~tp is no member, and the option clients does not let it lock here. ~tsName it in this option, or make it a "
+        "member", [Node, more(Suppressed, "of its batches were dropped")]};
 text(#{what := bad_frame, node := Node, why := Reason, suppressed := Suppressed}) ->
-    {"node ~tp sent a malformed frame: ~ts. ~tsRun the same version of canal_lock on all members", [
+    {"node ~tp sent a malformed frame: ~ts. ~tsRun the same version of canal_lock on all nodes", [
         Node, Reason, more(Suppressed, "have arrived")
     ]};
 text(#{what := not_stored, path := Path, why := Reason, suppressed := Suppressed}) ->
@@ -84,16 +89,10 @@ text(#{what := store_late, path := Path, after_ms := After_ms, suppressed := Sup
     ]};
 %% The voter starts as if there were no file.
 text(#{what := file_lost, path := Path, why := Reason}) ->
-    {"the state file ~ts was lost: ~ts. It is replaced, and this node learns its fences from the other members", [
-        Path, Reason
-    ]};
-text(#{what := superseded, path := Path}) ->
-    {"the file ~ts is not the last one of this node: other members know a later start of it. Its fences are not used; "
-        "this node learns them from the other members. Do not restore the file from a backup", [Path]};
-text(#{what := members_changed, path := Path, previous := Previous, now := Members}) ->
-    {"the members were [~ts] at the last start of this node (~ts), and are now ~0tp. This node grants no locks until "
-        "all of them have this list. If a former member is dead, name it in the option forget",
-        [lists:join($,, Previous), Path, Members]};
+    {"the state file ~ts was lost: ~ts. It is replaced, and this node returns as a new member", [Path, Reason]};
+text(#{what := lost_member, path := Path}) ->
+    {"the file ~ts is new, or not the last one of this node, which was a member before. This node asks the other "
+        "members to take it as a new one. Do not restore the file from a backup", [Path]};
 text(#{what := agent_died, lost := Lost}) ->
     {"the agent of this node crashed; ~b locks were lost, and their holders are notified", [Lost]};
 text(#{what := singleton_stopped, name := Name}) ->

@@ -19,12 +19,13 @@
 
 %% `{error, {state_file_in_use, Path}}' if another node of this machine has the same file. `{error,
 %% {state_file_not_writable, Path, Text}}' if it cannot be written, because its folder does not exist, for example.
-%% `{error, {state_file_not_usable, Path, Text}}' if it is another file, or that of another node.
+%% `{error, {state_file_not_usable, Path, Text}}' if it is another file, or that of another node. `{error, {lease_ms,
+%% Given, Stored}}' if the view in it has another lease.
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config = #{state_file := Path}) ->
+start_link(Config) ->
     case whereis(?NAME) of
         undefined ->
-            case canal_lock_quorum_state_file:check(Path) of
+            case canal_lock_quorum_state_file:check(Config) of
                 ok -> start(Config);
                 Error -> Error
             end;
@@ -55,13 +56,11 @@ numbers(Version) ->
 stop() ->
     gen_server:stop(?NAME).
 
-init(Config = #{is_member := IsMember}) ->
+init(Config = #{has_voter := HasVoter}) ->
     %% The table must outlive the agent, because the next agent notifies the holders.
     ok = canal_lock_quorum_lock_table:new(),
-    %% A restarted process must not forget a conflict.
-    ok = canal_lock_quorum_lists:new(),
     %% The first one ends last, and says that the voter has ended.
-    Voters = [canal_lock_quorum_voter || IsMember],
+    Voters = [canal_lock_quorum_voter || HasVoter],
     Children = [canal_lock_quorum_connections] ++ Voters ++ [canal_lock_quorum_agent, canal_lock_quorum_telemetry],
     Specs = [
         #{id => Module, start => {Module, start_link, [Config]}, shutdown => ?SHUTDOWN_MS}

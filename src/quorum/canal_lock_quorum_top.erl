@@ -94,7 +94,7 @@ most_locks(Rows, Holders) ->
 
 -spec head(canal_lock_screen:last(), data()) -> [unicode:chardata()].
 head(Last, #{status := Status}) ->
-    #{held := Held, waiting := Waiting, pending_unlocks := Pending, conflict := Conflicts} = Status,
+    #{held := Held, waiting := Waiting, pending_unlocks := Pending} = Status,
     Growth = growth(Last, Status),
     Rate = fun(Name) -> canal_lock_screen:rate(Name, Growth, Last) end,
     [
@@ -102,9 +102,11 @@ head(Last, #{status := Status}) ->
         cells([Held, Waiting, Pending]),
         cells(["granted/s", "passed/s", "mean wait", "refused/s", "lost/s"]),
         cells([Rate(granted), Rate(passed), mean_wait(Growth), Rate(refused), Rate(lost)]),
-        ["quorum: ", quorum(Status), "; ", voting(Status)]
-    ] ++
-        [["conflict: ", lists:join(", ", [conflict(Conflict) || Conflict <- Conflicts])] || Conflicts =/= []].
+        ["quorum: ", quorum(Status), "; ", voting(Status), view(Status)]
+    ].
+
+view(#{view := none}) -> "; no view";
+view(#{view := #{number := Number}}) -> ["; view ", integer_to_list(Number)].
 
 growth(none, _) ->
     #{};
@@ -121,23 +123,16 @@ mean_wait(_) -> "-".
 quorum(#{quorum := true}) -> "yes";
 quorum(#{quorum := false}) -> "no".
 
-voting(#{voting := true}) ->
-    "this node votes";
-voting(Status = #{members := Members}) ->
-    case [Node || #{node := Node} <- Members, Node =:= node()] of
-        [] -> "this node is a client";
-        _ -> ["this node does not vote", waits_for(Status)]
-    end.
+voting(#{voting := true}) -> "this node votes";
+voting(#{role := client}) -> "this node is a client";
+voting(Status) -> ["this node does not vote", waits_for(Status)].
 
 waits_for(#{waits_for := []}) -> "";
 waits_for(#{waits_for := Nodes}) -> [", it waits for ", lists:join(", ", [atom_to_list(Node) || Node <- Nodes])].
 
-conflict(#{node := Node, differs := Differs}) ->
-    [atom_to_list(Node), " (", atom_to_list(Differs), ")"].
-
 -spec sections(data(), canal_lock_screen:show()) -> [canal_lock_screen:section()].
 sections(#{status := Status, busiest := Busiest, holders := Holders}, Show) ->
-    #{members := Members, clients := Clients, conflict := Conflicts} = Status,
+    #{members := Members, clients := Clients} = Status,
     [
         {unless_empty, ["waiting", "longest wait", {"holder here", ?PID_CELL}], "name", Busiest,
             fun({Name, Waiting, Longest_ms, Holder}) ->
@@ -146,7 +141,7 @@ sections(#{status := Status, busiest := Busiest, holders := Holders}, Show) ->
         {always, ["locks", "oldest"], "holder", Holders, fun({Pid, Locks, Oldest_ms}) ->
             {[Locks, duration(Oldest_ms)], described(Pid, Show)}
         end},
-        {always, ["votes valid", {"state", ?STATE_CELL}], "member", members(Members, Conflicts),
+        {always, ["votes valid", {"state", ?STATE_CELL}], "member", members(Members),
             fun({_Rank, Node, State, Valid_ms}) ->
                 {[duration(Valid_ms), {State, ?STATE_CELL}], atom_to_list(Node)}
             end},
@@ -161,24 +156,18 @@ shown({Pid, 0}, Show) -> Show(Pid);
 shown({Pid, Others}, Show) -> [Show(Pid), " +", integer_to_list(Others)].
 
 %% Those that need attention first. A member that is silent is connected, and its voter does not answer.
-members(Members, Conflicts) ->
-    Differing = maps:from_list([{Node, Differs} || #{node := Node, differs := Differs} <- Conflicts]),
+members(Members) ->
     lists:sort([
         begin
-            {Rank, State} = state(Member, Differing),
+            {Rank, State} = state(Member),
             {Rank, Node, State, Valid_ms}
         end
      || Member = #{node := Node, valid_ms := Valid_ms} <- Members
     ]).
 
-state(#{node := Node}, Differing) when is_map_key(Node, Differing) ->
-    {1, ["conflict: ", atom_to_list(maps:get(Node, Differing))]};
-state(#{connected := true, answers := false}, _) ->
-    {2, "silent"};
-state(#{connected := false}, _) ->
-    {3, "not connected"};
-state(_, _) ->
-    {4, "connected"}.
+state(#{connected := true, answers := false}) -> {1, "silent"};
+state(#{connected := false}) -> {2, "not connected"};
+state(_) -> {3, "connected"}.
 
 %% Most votes first.
 clients(Clients) ->

@@ -11,8 +11,7 @@
 -opaque ref() :: counters:counters_ref().
 
 %% Requests: `granted', of which `passed' got the lock from another process of this node, without a message;
-%% `refused_timeout', `refused_no_quorum', `refused_too_many_waiting' and `refused_misconfigured'; and `canceled', whose
-%% caller has died.
+%% `refused_timeout', `refused_no_quorum' and `refused_too_many_waiting'; and `canceled', whose caller has died.
 %% `wait_us' is the time that the granted requests waited, `longest_wait_us' the longest since the last event.
 %%
 %% Ends of locks: `unlocked' by a call or the death of the holder, `lost', and `revoked'. So `granted' is the sum of
@@ -27,7 +26,6 @@
     | refused_timeout
     | refused_no_quorum
     | refused_too_many_waiting
-    | refused_misconfigured
     | canceled
     | unlocked
     | lost
@@ -42,8 +40,8 @@ new() ->
 %% In the order of `place/1'.
 totals() ->
     [
-        granted, passed, refused_timeout, refused_no_quorum, refused_too_many_waiting, refused_misconfigured, canceled,
-        unlocked, lost, revoked, at_risk, wait_us, longest_wait_us, recalled
+        granted, passed, refused_timeout, refused_no_quorum, refused_too_many_waiting, canceled, unlocked, lost,
+        revoked, at_risk, wait_us, longest_wait_us, recalled
     ].
 
 place(granted) -> 1;
@@ -51,15 +49,14 @@ place(passed) -> 2;
 place(refused_timeout) -> 3;
 place(refused_no_quorum) -> 4;
 place(refused_too_many_waiting) -> 5;
-place(refused_misconfigured) -> 6;
-place(canceled) -> 7;
-place(unlocked) -> 8;
-place(lost) -> 9;
-place(revoked) -> 10;
-place(at_risk) -> 11;
-place(wait_us) -> 12;
-place(longest_wait_us) -> 13;
-place(recalled) -> 14.
+place(canceled) -> 6;
+place(unlocked) -> 7;
+place(lost) -> 8;
+place(revoked) -> 9;
+place(at_risk) -> 10;
+place(wait_us) -> 11;
+place(longest_wait_us) -> 12;
+place(recalled) -> 13.
 
 -spec add(ref(), total()) -> ok.
 add(Ref, Total) ->

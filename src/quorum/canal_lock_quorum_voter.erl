@@ -1,16 +1,16 @@
 %% @private
-%% Runs the voter of this node: passes the frames of agents to the voter's state machine in the native library, and
-%% sends its answers.
+%% Runs the voter of this node: passes the messages of agents and of other voters to the voter's state machine in the
+%% native library, and sends its answers.
 %%
-%% A step takes all frames that are in the mailbox, and sends each agent one answer for all of its frames.
+%% A step takes all messages that are in the mailbox, and sends each agent one answer for all of its batches.
 %%
-%% A voter starts when its life is stored (canal_lock_quorum_state_file). Until then this process only collects frames.
-%% If this process is killed, the next one starts another voter.
+%% A voter starts when the state file is read (canal_lock_quorum_state_file). Until then this process only collects
+%% messages. If this process is killed, the next one starts another voter.
 -module(canal_lock_quorum_voter).
 
 -behaviour(gen_server).
 
--export([start_link/1, state/0, clients/0, open/3, write/3]).
+-export([start_link/1, state/0, clients/0, change/2, open/1, write/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2]).
 
 %% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
@@ -24,42 +24,47 @@
 
 -record(state, {
     config :: canal_lock_quorum_config:config(),
-    %% `none' until its life is stored.
+    %% `none' until the file is read.
     voter = none :: none | canal_lock_quorum_nif:voter(),
-    %% The process that stores the life.
+    %% The process that reads the file.
     opening = none :: none | reference(),
-    %% 0, or a life of this node that another member knows: the next voter begins a later one.
-    seen = 0 :: non_neg_integer(),
     %% The newest first.
     events = [] :: [canal_lock_quorum_nif:voter_event()],
     timer = none :: canal_lock_quorum_steps:timer(),
-    %% Whether it voted for writers after the last step: its quarantine is over, it has fences to give, and no conflict.
+    %% Whether it voted for writers after the last step: its quarantine is over, and it has fences to give.
     is_voting = false :: boolean(),
-    %% Frames for busy connections.
+    %% The view.
+    number = none :: none | non_neg_integer(),
+    members = [] :: [node()],
+    %% Messages for busy connections.
     sending = #{} :: canal_lock_quorum_wire:sending(),
     reported = #{} :: canal_lock_quorum_log_limit:reported(),
-    %% What the state file should contain, and what it contains. `none' without a file.
-    wanted = none :: none | canal_lock_quorum_nif:state(),
-    stored = none :: none | canal_lock_quorum_nif:state(),
-    %% Whether the machine waits until it is stored that there may be guests. The file is written also if it says so: a
-    %% write that failed may have changed it.
-    awaits_guests = false :: boolean(),
-    %% Since when (monotonic, ms) all members of this and of the earlier lists have this one.
-    heard = none :: none | integer(),
-    %% Whether it grants nothing new because of canal_lock_quorum_lists.
-    is_misconfigured = false :: boolean(),
+    %% The last content of the state file that the machine wants, if it is not stored yet.
+    wanted = none :: none | {N :: pos_integer(), Content :: binary()},
     %% The current write: the monitor of the process that writes, and what it writes. Or the timer of the next try.
-    storing = none :: none | {reference(), canal_lock_quorum_nif:state() | retry}
+    storing = none :: none | {reference(), N :: pos_integer() | retry},
+    %% Whether its first write is complete: then it answers.
+    has_started = false :: boolean(),
+    %% Callers that change the members, by the numbers of their requests.
+    next_request = 1 :: pos_integer(),
+    changing = #{} :: #{pos_integer() => gen_server:from()}
 }).
 
 -spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% Whether the voter votes, and the members that must answer before; whether it has neither votes nor waiting requests;
-%% and how many requests wait.
+%% Whether the voter votes; its view, and what it waits for; whether it has neither votes nor waiting requests; and how
+%% many requests wait.
 -spec state() ->
-    #{voting := boolean(), waits_for := [node()], empty := boolean(), queued := non_neg_integer()}.
+    #{
+        voting := boolean(),
+        view := none | {Number :: non_neg_integer(), [node()]},
+        phase := voting | starting | client | none,
+        waiting_for := [{node(), start | seal | settle | kept}],
+        empty := boolean(),
+        queued := non_neg_integer()
+    }.
 state() ->
     canal_lock_quorum_steps:ask(?MODULE, state).
 
@@ -68,113 +73,114 @@ state() ->
 clients() ->
     canal_lock_quorum_steps:ask(?MODULE, clients).
 
+%% Changes the members, or resets the cluster.
+-spec change(change | reset, [node(), ...]) -> canal_lock_quorum:change_answer().
+change(How, Members) ->
+    canal_lock_exit:call(?MODULE, {How, Members}, infinity).
+
 init(Config) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
     %% Under load the mailbox is long, and garbage collection need not traverse it.
     _ = process_flag(message_queue_data, off_heap),
     {ok, #state{config = Config}, {continue, open}}.
 
-%% A separate process reads and writes the file, because a disk can be slow.
-open(State = #state{config = Config, seen = Seen}) ->
-    State#state{opening = spawn_writer(open, [Config, Seen, canal_lock_quorum_state_file:number()])}.
+%% A separate process reads the file, because a disk can be slow.
+read_file(State = #state{config = #{state_file := Path}}) ->
+    State#state{opening = spawn_io(open, [Path])}.
 
-spawn_writer(Function, Arguments) ->
+spawn_io(Function, Arguments) ->
     {_, Monitor} = spawn_monitor(?MODULE, Function, Arguments),
     _ = erlang:start_timer(?STORE_LATE_MS, self(), {late, Monitor}),
     Monitor.
 
-%% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
--spec open(canal_lock_quorum_config:config(), non_neg_integer(), pos_integer()) -> no_return().
-open(Config, Seen, Number) ->
-    exit(canal_lock_quorum_state_file:start(Config, Seen, Number)).
-
-opened({ok, Started = #{start := Start, state := File}}, State) ->
-    #state{config = Config = #{setup := Setup}} = State,
-    ok = report_found(Started, Config),
-    #{misconfigured := IsMisconfigured} = Start,
-    Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
-    ok = say_hello(canal_lock_quorum_state_file:former(File)),
-    Opened = State#state{voter = Voter, seen = 0, wanted = File, stored = File, is_misconfigured = IsMisconfigured},
-    step(compare_lists(Opened));
+opened({ok, Content, View}, State) ->
+    opened_with(Content, with_view(View, State));
+opened(nothing, State) ->
+    opened_with(nil, State);
+opened({lost, Sentence}, State = #state{config = #{state_file := Path}}) ->
+    ok = canal_lock_quorum_reports:report(file_lost, #{path => Path, why => Sentence}),
+    opened_with(nil, State);
 opened(Failure, State) ->
     _ = erlang:send_after(?STORE_RETRY_MS, self(), open),
     noreply(report_not_stored(Failure, State)).
 
-%% Not before the members of earlier lists are stored.
-say_hello(Former) ->
-    ok = canal_lock_quorum_lists:started(Former),
-    canal_lock_quorum_connections:started().
+opened_with(Content, State = #state{config = #{setup := Setup, state_file := Path}}) ->
+    Opened = State#state{voter = canal_lock_quorum_nif:voter_open(Setup, Content)},
+    step(case Path of none -> started(Opened); _ -> Opened end).
 
-report_found(#{found := {lost, Sentence}}, #{state_file := Path}) ->
-    canal_lock_quorum_reports:report(file_lost, #{path => Path, why => Sentence});
-report_found(#{list_changed := true, previous_members := Previous}, #{members := Members, state_file := Path}) ->
-    canal_lock_quorum_reports:report(members_changed, #{path => Path, previous => Previous, now => Members});
-report_found(_, _) ->
-    ok.
+started(State = #state{has_started = true}) ->
+    State;
+started(State) ->
+    ok = canal_lock_quorum_connections:voter_started(),
+    State#state{has_started = true}.
 
-%% Another member knows a later start of this voter than the state file had. The voter has stopped. The next one begins
-%% a later life, and learns its fences from the others.
-superseded(Life, State = #state{config = #{state_file := Path}}) ->
-    _ = Path =/= none andalso canal_lock_quorum_reports:report(superseded, #{path => Path}),
-    reopen(State#state{seen = Life}).
-
-reopen(State = #state{storing = Storing, timer = Timer}) ->
-    _ = case Storing of {Monitor, _} -> demonitor(Monitor, [flush]); none -> true end,
-    _ = case Timer of {Reference, _} -> erlang:cancel_timer(Reference); none -> false end,
-    Ended = State#state{voter = none, wanted = none, stored = none, storing = none, awaits_guests = false},
-    open(Ended#state{heard = none, events = [], timer = none, is_voting = false}).
-
-handle_call(state, From, State) ->
-    #state{voter = Voter, is_voting = IsVoting, is_misconfigured = IsMisconfigured, config = Config} = State,
-    #{members := Members} = Config,
-    {IsEmpty, Queued, Places} =
-        case Voter of
-            none -> {true, 0, []};
-            _ -> canal_lock_quorum_nif:voter_status(Voter)
+with_view(none, State) ->
+    State;
+with_view({Number, Members, _}, State = #state{config = #{members := Given}}) ->
+    ok =
+        case lists:sort(Members) of
+            Given -> ok;
+            _ -> canal_lock_quorum_reports:report(members_differ, #{given => Given, number => Number, now => Members})
         end,
-    WaitsFor = [lists:nth(Place + 1, Members) || Place <- Places],
-    %% A conflict that this process knows may not have reached the state machine yet.
-    Votes = IsVoting andalso not IsMisconfigured,
-    gen_server:reply(From, #{voting => Votes, waits_for => WaitsFor, empty => IsEmpty, queued => Queued}),
+    ok = canal_lock_quorum_connections:members(Members),
+    State#state{number = Number, members = Members}.
+
+handle_call(state, From, State = #state{voter = none}) ->
+    gen_server:reply(From, #{
+        voting => false, view => none, phase => none, waiting_for => [], empty => true, queued => 0
+    }),
+    noreply(State);
+handle_call(state, From, State = #state{voter = Voter, is_voting = IsVoting}) ->
+    {IsEmpty, Queued, View, Phase, WaitingFor} = canal_lock_quorum_nif:voter_status(Voter),
+    gen_server:reply(From, #{
+        voting => IsVoting,
+        view => View,
+        phase => Phase,
+        waiting_for => WaitingFor,
+        empty => IsEmpty,
+        queued => Queued
+    }),
     noreply(State);
 handle_call(clients, From, State = #state{voter = none}) ->
     gen_server:reply(From, not_known),
     noreply(State);
 handle_call(clients, From, State = #state{voter = Voter}) ->
-    Clients = canal_lock_quorum_nif:voter_clients(Voter),
-    gen_server:reply(From, [
-        #{node => binary_to_atom(Name, utf8), votes => Votes, waiting => Waiting, heard_ms => Heard_ms}
-     || {Name, Votes, Waiting, Heard_ms} <- Clients
-    ]),
+    gen_server:reply(From, clients(canal_lock_quorum_nif:voter_clients(Voter))),
     noreply(State);
+handle_call({How, _}, From, State = #state{voter = none}) when How =:= change; How =:= reset ->
+    Why = {state_file, <<"the state file of this node is not read yet">>},
+    gen_server:reply(From, {error, {not_ready, [{node(), Why}]}}),
+    noreply(State);
+handle_call({How, Members}, From, State) when How =:= change; How =:= reset ->
+    #state{next_request = Request, changing = Changing} = State,
+    ok = canal_lock_quorum_connections:connect(Members),
+    add({How, Request, Members}, State#state{next_request = Request + 1, changing = Changing#{Request => From}});
 handle_call(Request, From, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     gen_server:reply(From, {error, unknown_call}),
     noreply(State).
 
-handle_cast(lists_changed, State = #state{voter = none}) ->
-    noreply(State);
-handle_cast(lists_changed, State) ->
-    noreply(compare_lists(State));
+clients(not_known) ->
+    not_known;
+clients(Clients) ->
+    [
+        #{node => Node, votes => Votes, waiting => Waiting, heard_ms => Heard_ms}
+     || {Node, Votes, Waiting, Heard_ms} <- Clients
+    ].
+
 handle_cast(Request, State) ->
     ok = canal_lock_quorum_reports:report(unknown_message, #{process => voter, message => Request}),
     noreply(State).
 
-handle_info({canal_lock_quorum, Fingerprint, From, Frame}, State = #state{config = Config}) ->
-    case canal_lock_quorum_wire:received_by_voter(Fingerprint, From, Frame, Config) of
-        ignored ->
-            ok = canal_lock_quorum_connections:ignored(From),
-            noreply(State);
-        Event ->
-            add(Event, State)
+handle_info(Message = {canal_lock_quorum, _, _, _}, State) ->
+    case canal_lock_quorum_wire:received(Message) of
+        ignored -> noreply(State);
+        Event -> received(Event, State)
     end;
-handle_info({{sent, Key}, _, process, _, _}, State = #state{config = Config, sending = Sending}) ->
-    noreply(State#state{sending = canal_lock_quorum_wire:sent(Key, Config, Sending)});
-handle_info({nodedown, Node, _}, State = #state{config = Config}) ->
-    case Config of
-        #{places := #{Node := Place}} -> add({down, Place}, State);
-        #{} -> add({client_down, atom_to_binary(Node, utf8)}, State)
-    end;
+handle_info({{sent, Key}, _, process, _, _}, State = #state{sending = Sending}) ->
+    noreply(State#state{sending = canal_lock_quorum_wire:sent(Key, Sending)});
+handle_info({nodedown, Node, _}, State) ->
+    add({down, Node}, State);
 handle_info({nodeup, _Node, _}, State) ->
     noreply(State);
 handle_info(timeout, State) ->
@@ -185,18 +191,12 @@ handle_info({timeout, _Replaced, step}, State) ->
     noreply(State);
 handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{opening = Monitor}) ->
     opened(Outcome, State#state{opening = none});
-handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{storing = {Monitor, Content}}) ->
-    stored(Content, Outcome, State#state{storing = none});
+handle_info({'DOWN', Monitor, process, _, Outcome}, State = #state{storing = {Monitor, N}}) ->
+    stored(N, Outcome, State#state{storing = none});
 handle_info(open, State = #state{voter = none, opening = none}) ->
-    noreply(open(State));
-handle_info(waited, State = #state{voter = none}) ->
-    noreply(State);
-handle_info(waited, State) ->
-    noreply(compare_lists(State));
+    noreply(read_file(State));
 handle_info({timeout, Timer, store}, State = #state{storing = {Timer, retry}}) ->
     noreply(store(State#state{storing = none}));
-handle_info({timeout, _Replaced, store}, State) ->
-    noreply(State);
 handle_info({timeout, _, {late, Monitor}}, State = #state{opening = Opening, storing = Storing}) ->
     case Monitor =:= Opening orelse (is_tuple(Storing) andalso Monitor =:= element(1, Storing)) of
         true -> noreply(report_late(State));
@@ -207,9 +207,26 @@ handle_info(Message, State) ->
     noreply(State).
 
 handle_continue(open, State) ->
-    {noreply, open(State)}.
+    {noreply, read_file(State)}.
 
-%% Frames that arrive before the voter: the first ones. An agent repeats what is lost.
+%% Batches of clients that may not lock here are dropped. One with another number only asks for the view.
+received(Event = {frame, From, _, Number, Bytes}, State = #state{number = Number}) ->
+    #state{members = Members, config = Config} = State,
+    IsAllowed =
+        not canal_lock_quorum_wire:is_batch(Bytes) orelse
+            lists:member(From, Members) orelse canal_lock_quorum_config:is_client(From, Config),
+    case IsAllowed of
+        true -> add(Event, State);
+        false -> noreply(refuse(From, State))
+    end;
+received(Event, State) ->
+    add(Event, State).
+
+refuse(Node, State) ->
+    ok = canal_lock_quorum_connections:refuse(Node),
+    report(not_allowed, Node, #{node => Node}, State).
+
+%% Messages that arrive before the voter: the first ones. Others repeat what is lost.
 add(_Event, State = #state{voter = none, events = Events}) when length(Events) >= ?MAX_EVENTS ->
     {noreply, State};
 add(Event, State = #state{voter = none, events = Events}) ->
@@ -232,105 +249,70 @@ step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
     {Outputs, Wait, IsVoting} = canal_lock_quorum_nif:voter_step(Voter, lists:reverse(Events)),
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
     Stepped = State#state{events = [], timer = Waiting, is_voting = IsVoting},
-    {noreply, store(lists:foldl(fun output/2, with_lease(Stepped), Outputs))}.
+    {noreply, store(lists:foldl(fun output/2, Stepped, Outputs))}.
 
-output({send, Kind, To, Frame}, State = #state{config = Config, sending = Sending}) ->
-    case canal_lock_quorum_wire:send(Kind, To, Frame, Config, Sending) of
+output(Post = {send, _, _, _, _, _}, State = #state{sending = Sending}) ->
+    case canal_lock_quorum_wire:send(Post, Sending) of
         %% Usually. Then the state is not copied.
         Sending -> State;
         Changed -> State#state{sending = Changed}
     end;
-output({store, Mark}, State = #state{wanted = Wanted}) ->
-    State#state{wanted = canal_lock_quorum_state_file:with_mark(Mark, Wanted)};
-output({guests, Guests}, State = #state{wanted = Wanted}) ->
-    State#state{wanted = canal_lock_quorum_state_file:with_guests(Guests, Wanted), awaits_guests = Guests};
-output({superseded, Life}, State) ->
-    superseded(Life, State);
-output({bad_frame, From, Why}, State = #state{config = Config}) ->
-    Node = canal_lock_quorum_wire:node_of(From, Config),
+output({store, N, Content}, State) ->
+    State#state{wanted = {N, Content}};
+output({took, Number, Members}, State) ->
+    ok = canal_lock_quorum_reports:report(view, #{number => Number, members => Members}),
+    ok = canal_lock_quorum_connections:members(Members),
+    State#state{number = Number, members = Members};
+output({answer, Request, Answer}, State = #state{changing = Changing}) ->
+    {From, Others} = maps:take(Request, Changing),
+    gen_server:reply(From, Answer),
+    State#state{changing = Others};
+output(lost, State = #state{config = #{state_file := Path}}) ->
+    ok = canal_lock_quorum_reports:report(lost_member, #{path => Path}),
+    State;
+output({other_cluster, Node, _Cluster}, State) ->
+    ok = canal_lock_quorum_reports:report(other_cluster, #{node => Node}),
+    State;
+output({other_list, Node}, State) ->
+    ok = canal_lock_quorum_reports:report(other_list, #{node => Node}),
+    State;
+output({bad_frame, Node, Why}, State) ->
     report(bad_frame, Node, #{node => Node, why => Why}, State).
 
-%% A voter that votes has ended its quarantine: longer leases of earlier lives are over.
-with_lease(State = #state{is_voting = true, wanted = Wanted = #{lease_ms := Longest_ms}, config = Config}) ->
-    case maps:get(lease_ms, Config) of
-        Lease_ms when Lease_ms < Longest_ms ->
-            State#state{wanted = canal_lock_quorum_state_file:with_lease(Lease_ms, Wanted)};
-        _ ->
-            State
-    end;
-with_lease(State) ->
-    State.
-
-%% The voter votes when there is no conflict, and the file says that no member has an earlier list.
-compare_lists(State = #state{config = Config, stored = Stored, is_misconfigured = Before}) ->
-    Conflicts = canal_lock_quorum_lists:conflicts(Config),
-    Former = canal_lock_quorum_state_file:former(Stored),
-    Waits = Former =/= [],
-    Compared =
-        case Waits andalso canal_lock_quorum_lists:is_heard(Config, Former, Conflicts) of
-            true -> heard(State);
-            false -> State#state{heard = none}
-        end,
-    case Conflicts =/= [] orelse Waits of
-        Before -> Compared;
-        Now -> add_conflict(Now, Compared)
-    end.
-
-%% All members have this list. A client that has the earlier one can still count on votes of their earlier lives. So a
-%% voter that may have clients waits until these votes have expired.
-heard(State = #state{config = Config = #{may_have_clients := MayHaveClients}, wanted = Wanted, heard = Heard}) ->
-    #{guests := Guests, lease_ms := Longest_ms} = Wanted,
-    Now_ms = erlang:monotonic_time(millisecond),
-    Lease_ms = max(Longest_ms, maps:get(lease_ms, Config)),
-    case Guests orelse MayHaveClients of
-        false ->
-            State#state{wanted = canal_lock_quorum_state_file:agreed(Wanted)};
-        true when Heard =:= none ->
-            _ = erlang:send_after(Lease_ms, self(), waited),
-            State#state{heard = Now_ms};
-        true when Now_ms - Heard >= Lease_ms ->
-            State#state{wanted = canal_lock_quorum_state_file:agreed(Wanted)};
-        true ->
-            State
-    end.
-
-add_conflict(IsMisconfigured, State = #state{events = Events}) ->
-    State#state{is_misconfigured = IsMisconfigured, events = [{misconfigured, IsMisconfigured} | Events]}.
-
 %% A separate process makes the write, because a disk can be slow. At most one write runs at a time.
-store(State = #state{storing = none, wanted = Wanted, stored = Stored, awaits_guests = Awaits}) when
-    Wanted =/= Stored orelse Awaits, Wanted =/= none
-->
-    #state{config = #{state_file := Path}} = State,
+store(State = #state{storing = none, wanted = {N, Content}, config = #{state_file := Path}}) ->
     %% Here and not in that process, which may begin after the next voter's process has written.
     Number = canal_lock_quorum_state_file:number(),
-    State#state{storing = {spawn_writer(write, [Path, Wanted, Number]), Wanted}};
+    State#state{storing = {spawn_io(write, [Path, Content, Number]), N}};
 store(State) ->
     State.
 
-%% As `open/3': the exit reason is the result.
--spec write(binary(), canal_lock_quorum_nif:state(), pos_integer()) -> no_return().
+%% The exit reason is the result: the voter's process receives it in the 'DOWN' message.
+-spec open(none | binary()) -> no_return().
+open(Path) ->
+    exit(canal_lock_quorum_state_file:read(Path)).
+
+-spec write(binary(), Content :: binary(), Number :: pos_integer()) -> no_return().
 write(Path, Content, Number) ->
     exit(canal_lock_quorum_nif:state_store(Path, Content, Number)).
 
-stored(Content = #{mark := Mark, former := Former, guests := Guests}, {ok, true}, State) ->
-    _ = Former =:= [] andalso canal_lock_quorum_lists:agreed(),
-    Compared = #state{events = Events, awaits_guests = Awaits} = compare_lists(State#state{stored = Content}),
-    case [{stored, Mark} || Mark =/= nil] ++ [guests_stored || Awaits, Guests] of
-        [] -> noreply(store(Compared));
-        [Event | More] -> add(Event, Compared#state{awaits_guests = Awaits andalso not Guests, events = More ++ Events})
-    end;
-stored(_, {ok, false}, State) ->
-    %% A process that was killed has begun a later life since.
-    noreply(reopen(State));
+stored(N, {ok, true}, State = #state{wanted = Wanted}) ->
+    IsLast = element(1, Wanted) =:= N,
+    Left = case IsLast of true -> none; false -> Wanted end,
+    add({stored, N}, store(started(State#state{wanted = Left})));
 stored(_, Failure, State) ->
     %% Until then, no other write.
     Timer = erlang:start_timer(?STORE_RETRY_MS, self(), store),
-    noreply(report_not_stored(Failure, State#state{storing = {Timer, retry}})).
+    Reported = report_not_stored(Failure, State#state{storing = {Timer, retry}}),
+    add({not_stored, sentence(Failure)}, Reported).
 
 report_not_stored(Failure, State = #state{config = #{state_file := Path}}) ->
-    Why = case Failure of {error, Sentence} -> Sentence; _ -> Failure end,
-    report(not_stored, Why, #{path => Path, why => Why}, State).
+    Sentence = sentence(Failure),
+    report(not_stored, Sentence, #{path => Path, why => Sentence}, State).
+
+sentence({error, Sentence}) when is_binary(Sentence) -> Sentence;
+sentence({ok, false}) -> <<"another process of this node has written it">>;
+sentence(Failure) -> unicode:characters_to_binary(canal_lock_text:short(Failure, 200)).
 
 report_late(State = #state{config = #{state_file := Path}}) ->
     report(store_late, Path, #{path => Path, after_ms => ?STORE_LATE_MS}, State).

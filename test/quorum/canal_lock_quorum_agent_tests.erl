@@ -326,14 +326,10 @@ lost_after_the_step_test() ->
 foreign_lock_test() ->
     ok = canal_lock_quorum_nif:load(),
     #{setup := Setup} = canal_lock_quorum_config:make(#{members => [node()]}),
-    Start = #{
-        life => 1, quarantine_ms => 10_000, floor => nil, durable => false, origin => 0, misconfigured => false,
-        guests => false
-    },
-    Voter = canal_lock_quorum_nif:voter_open(Setup, Start),
+    Voter = canal_lock_quorum_nif:voter_open(Setup, nil),
     Agent = canal_lock_quorum_nif:agent_open(Setup),
     {granted, 1, {Incarnation, Token}, _, Handle, asked} =
-        granted(Agent, Voter, [{up, 0}, {lock, 1, write, [<<"x">>], ?LONG_MS}]),
+        granted(Agent, Voter, [{up, node()}, {lock, 1, write, [<<"x">>], ?LONG_MS}]),
     Foreign = {Incarnation bxor 1, Token},
     lists:foreach(fun(How) ->
         {Outputs, _, _, _} = canal_lock_quorum_nif:agent_step(Agent, [{How, Foreign, 2}]),
@@ -342,16 +338,16 @@ foreign_lock_test() ->
     end, [unlock, unlock_async]),
     ok = canal_lock_quorum_nif:agent_close(Agent).
 
-%% Passes frames between them until a lock is granted.
+%% Passes messages between them until a lock is granted.
 granted(Agent, Voter, Events) ->
     {Outputs, _, _, _} = canal_lock_quorum_nif:agent_step(Agent, Events),
     case lists:keyfind(granted, 1, Outputs) of
         false ->
-            {Answers, _, _} = canal_lock_quorum_nif:voter_step(Voter, frames(Outputs)),
-            granted(Agent, Voter, frames(Answers));
+            {Answers, _, _} = canal_lock_quorum_nif:voter_step(Voter, events(Outputs)),
+            granted(Agent, Voter, events(Answers));
         Granted ->
             Granted
     end.
 
-frames(Outputs) ->
-    [{frame, Place, Frame} || {send, _, Place, Frame} <- Outputs].
+events(Outputs) ->
+    [{frame, node(), Cluster, Number, Bytes} || {send, _, _, Cluster, Number, Bytes} <- Outputs].

@@ -99,12 +99,8 @@ make_busy(Name) ->
 %% Until the node tries to send a frame of this kind to the suspended node.
 await_send(Kind, {Watcher, Name}) ->
     order(Watcher, fun() ->
-        Place = place(Name),
-        receive {trace, _, call, {_, send, [Kind, Place | _]}} -> ok end
+        receive {trace, _, call, {_, send, [{send, Kind, Name, _, _, _} | _]}} -> ok end
     end).
-
-place(Name) ->
-    length([Node || Node <- [node() | nodes()], Node < Name]).
 
 %%% The module that sends
 
@@ -119,7 +115,7 @@ first_and_last([A, B]) ->
     end),
     ok = test_nodes:resume(Suspension),
     order(Sender, fun() ->
-        ok = await_sent(Name, get(sending)),
+        ok = await_sent(get(sending)),
         {canal_lock_quorum_voter, Name} ! last,
         ok
     end),
@@ -135,7 +131,7 @@ disconnected([A, B]) ->
         make_busy(Name),
         Sending = send(Name, <<2>>, send(Name, <<1>>, #{})),
         true = erlang:disconnect_node(Name),
-        ok = await_sent(Name, Sending),
+        ok = await_sent(Sending),
         ?assertEqual(#{}, send(Name, <<3>>, #{})),
         ?assertEqual([], nodes())
     end),
@@ -154,20 +150,17 @@ receiver(Node) ->
 frames() ->
     receive
         last -> [];
-        {canal_lock_quorum, 17, _, Frame} -> [Frame | frames()]
+        {canal_lock_quorum, {17, 18}, _, Frame} -> [Frame | frames()]
     end.
 
 send(Name, Frame, Sending) ->
-    canal_lock_quorum_wire:send(batch, place(Name), Frame, config(Name), Sending).
+    canal_lock_quorum_wire:send({send, batch, Name, 17, 18, Frame}, Sending).
 
-config(Name) ->
-    #{members => lists:sort([node(), Name]), fingerprint => 17}.
-
-await_sent(_Name, Sending) when map_size(Sending) =:= 0 ->
+await_sent(Sending) when map_size(Sending) =:= 0 ->
     ok;
-await_sent(Name, Sending) ->
+await_sent(Sending) ->
     ?assertEqual(1, map_size(Sending)),
     receive
         {{sent, Key}, _, process, _, _} ->
-            await_sent(Name, canal_lock_quorum_wire:sent(Key, config(Name), Sending))
+            await_sent(canal_lock_quorum_wire:sent(Key, Sending))
     end.

@@ -22,13 +22,11 @@ cluster_test_() ->
         {"a client stops, and its locks are free at once", fun stopped/1},
         {"a client whose agent was killed gets the names back after a round trip", fun agent_killed/1},
         {"a voter that restarts while there are guests waits for a lease, and keeps their locks", fun voter_restarts/1},
-        {"a voter whose file is lost waits until the end of its quarantine", fun file_lost/1},
+        {"a member whose file is lost comes back, and the lock of a client stays held", fun file_lost/1},
         {"a voter stores that there are no guests, and again that there are some", fun guests_end/1},
-        {"Q1: a new list begins when locks of clients of the old one have expired", fun list_changed/1},
         {"locks/0 does not ignore members that may know more clients", fun unknown_clients/1},
         {"a client that is disconnected loses its lock in time, and the others get it", fun disconnected/1},
         {"bytes that are no frame, from a client, change nothing", fun bad_frames/1},
-        {"hellos of clients that are gone do not stay", fun hellos/1},
         {"a client that hangs delays no one, loses its lock in time, and locks again", fun hangs/1},
         {"a client that disappears while it sends long frames delays no one", fun vanishes/1}
     ]).
@@ -46,12 +44,8 @@ refused_test_() ->
         tests(#{clients => [other@host]}, #{await => none}, [
             {"only named clients are allowed", fun not_allowed/1}
         ]),
-        tests(#{}, #{await => none, lease_ms => 2000}, [
-            {"a client with another lease is in conflict, and members are not", fun other_lease/1}
-        ]),
-        tests(#{}, #{await => none, missing => true}, [
-            {"a client with another list is in conflict, and members are not", fun other_list/1}
-        ])
+        tests(#{}, #{lease_ms => 2000}, [{"a client takes the lease of the members", fun other_options/1}]),
+        tests(#{}, #{missing => true}, [{"a client learns of members from others", fun other_options/1}])
     ].
 
 %% Three members and two clients. `Changes' to the options of members; `Setup' of the clients.
@@ -68,8 +62,6 @@ run(Nodes, Changes, Setup, Test) ->
         [{Node, member_options(Node, Members, Folder, Changes)} || Node <- Members] ++
             [{Node, client_options(Members, Setup)} || Node <- Clients]
     ),
-    %% As if the members had run before: they need not wait for clients that a lost file may have had.
-    [ok = test_quorum_cluster:had_run(Node, maps:get(Node, Options)) || Node <- Members],
     test_nodes:introduce(Nodes),
     put(options, Options),
     try
@@ -190,7 +182,7 @@ status({[A | _] = Members, [X, Y]}) ->
     #{clients := [#{heard_ms := Heard_ms} | _]} = call(A, fun canal_lock_quorum:status/0),
     ?assert(Heard_ms =< lease_ms()),
     OfClient = call(X, fun canal_lock_quorum:status/0),
-    ?assertMatch(#{clients := [], conflict := [], quorum := true}, OfClient),
+    ?assertMatch(#{clients := [], role := client, view := #{number := 0, phase := client}, quorum := true}, OfClient),
     ?assertMatch(#{voting := false, waits_for := [], queued := 0}, OfClient),
     ok = unlock(Holder, x).
 
@@ -243,8 +235,8 @@ voter_restarts({Members, [X, _]}) ->
 
 has_guests(Node) ->
     #{Node := #{state_file := File}} = get(options),
-    {ok, #{guests := Guests}} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File) end),
-    Guests.
+    {ok, Content, _} = call(Node, fun() -> canal_lock_quorum_nif:state_read(File, node()) end),
+    canal_lock_quorum_state_file_tests:guests(Content).
 
 await_guests(Members, Whether) ->
     test_await:value([Whether || _ <- Members], fun() -> [has_guests(Node) || Node <- Members] end).
@@ -269,53 +261,11 @@ file_lost({Members = [A, _, _], [X, _]}) ->
     ok = test_quorum_cluster:stop(A),
     #{A := #{state_file := File}} = get(options),
     ok = file:delete(File),
-    Begin_ms = erlang:monotonic_time(millisecond),
     start(A),
     ok = test_quorum_cluster:await_voting(Members),
-    ?assert(erlang:monotonic_time(millisecond) - Begin_ms >= lease_ms()),
+    ?assertMatch(#{view := #{number := 1}}, call(A, fun canal_lock_quorum:status/0)),
     ?assert(held(Holder, x)),
     ok = unlock(Holder, x).
-
-%% Of members A, B and C, only A stays. When B and C are heard with the new list, the client still counts their votes.
-list_changed({[A, B, C], [X, Y]}) ->
-    Options = get(options),
-    with_another([A, B, C], fun(Z) ->
-        Holder = worker(X),
-        {ok, _} = lock(Holder, x, ?LONG_MS),
-        New = members([A, Y, Z]),
-        [ok = test_quorum_cluster:stop(Node) || Node <- [A, Y, Z]],
-        #{A := #{state_file := File} = OfA, Y := OfClient} = Options,
-        NewMember = fun(Path) -> OfA#{members := New, state_file := Path} end,
-        test_nodes:introduce([A, B, C, X, Y, Z]),
-        Beside = fun(Number) -> <<File/binary, "-", Number/binary>> end,
-        test_quorum_cluster:start(A, NewMember(File)),
-        test_quorum_cluster:start(Y, NewMember(Beside(<<"y">>))),
-        test_quorum_cluster:start(Z, NewMember(Beside(<<"z">>))),
-        %% Their quarantines end. The others renew the votes of the client.
-        ok = timer:sleep(2 * lease_ms()),
-        ?assert(held(Holder, x)),
-        [ok = test_quorum_cluster:stop(Node) || Node <- [B, C]],
-        [test_quorum_cluster:start(Node, OfClient#{members := New}) || Node <- [B, C]],
-        Next = worker(Z),
-        ok = await_lock(Next, x),
-        ?assertNot(held(Holder, x)),
-        ok = unlock(Next, x),
-        [ok = test_quorum_cluster:stop(Node) || Node <- [A, B, C, X, Y, Z]]
-    end),
-    %% The test ends as it began.
-    _ = [
-        begin ok = file:delete(File), ok = test_quorum_cluster:had_run(Node, Of) end
-     || {Node, Of = #{state_file := File}} <- maps:to_list(Options)
-    ],
-    [start(Node) || Node <- [A, B, C, X, Y]],
-    ok = test_quorum_cluster:await_voting([A, B, C, X, Y]).
-
-await_lock(Worker, Name) ->
-    case lock(Worker, Name, ?LONG_MS) of
-        {ok, _} -> ok;
-        {error, no_quorum} -> await_lock(Worker, Name);
-        {error, misconfigured} -> await_lock(Worker, Name)
-    end.
 
 %% Two of three voters start, and only they know the client.
 unknown_clients({[A, B, C], [X, _]}) ->
@@ -358,40 +308,18 @@ disconnected({Members = [A | _], [X, _]}) ->
 
 %%% What is not right
 
-fingerprint(Node) ->
-    #{Node := Options} = get(options),
-    call(Node, fun() ->
-        #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(Options),
-        Fingerprint
-    end).
-
 bad_frames({[A | _], [X, _]}) ->
-    Fingerprint = fingerprint(A),
     [Name] = members([A]),
     Holder = worker(X),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     call(X, fun() ->
-        [{canal_lock_quorum_voter, Name} ! {canal_lock_quorum, Fingerprint, node(), rand:bytes(Size)}
+        [{canal_lock_quorum_voter, Name} ! {canal_lock_quorum, {17, 0}, node(), rand:bytes(Size)}
          || Size <- [0, 1, 10, 1000, 100_000]],
         ok
     end),
     #{clients := [_ | _]} = call(A, fun canal_lock_quorum:status/0),
     ?assert(held(Holder, x)),
     ok = unlock(Holder, x).
-
-hellos({[A, B | _] = Members, [X, _]}) ->
-    Known = fun(Node) ->
-        Name = test_nodes:name(Node),
-        call(A, fun() -> ets:member(canal_lock_quorum_lists, Name) end)
-    end,
-    ?assert(Known(X)),
-    ok = test_quorum_cluster:isolate(B, [A]),
-    ok = test_quorum_cluster:isolate(X, Members),
-    test_await:value(false, fun() -> Known(X) end),
-    %% That of a member stays.
-    ?assert(Known(B)),
-    test_nodes:introduce([X | Members]),
-    ok = test_quorum_cluster:await_voting([X | Members]).
 
 %% A third client, which the function may suspend or kill.
 with_another(Members, Do) ->
@@ -450,7 +378,7 @@ vanishes({Members, [X, _]}) ->
     Next = worker(X),
     {ok, _} = lock(Next, Name, ?LONG_MS),
     ok = unlock(Next, Name),
-    [?assertMatch(#{conflict := [], voting := true}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members].
+    [?assertMatch(#{voting := true}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members].
 
 lock_many_long(Prefix) ->
     {ok, Lock} = canal_lock_quorum:lock_many(long_names(Prefix), ?LONG_MS),
@@ -491,32 +419,29 @@ disconnected_waiter({Members = [A, B, C], [X, Y]}) ->
     ?assertMatch({ok, _}, test_await:answer(Ref)).
 
 not_allowed({Members, [X | _]}) ->
+    Listener = worker(X),
+    order(Listener, fun() -> test_log_listener:start(warning) end),
+    %% It has logged before that it is refused.
+    ok = test_quorum_cluster:stop(X),
+    start(X),
+    ?assertEqual({error, timeout}, lock(worker(X), x, lease_ms())),
+    ?assertMatch(#{quorum := false}, call(X, fun canal_lock_quorum:status/0)),
     Names = lists:sort(members(Members)),
     test_await:value(Names, fun() ->
-        #{conflict := Conflicts} = call(X, fun canal_lock_quorum:status/0),
-        lists:sort([Node || #{node := Node, differs := clients} <- Conflicts])
+        Events = order(Listener, fun test_log_listener:events/0),
+        lists:usort([Node || #{msg := {report, #{what := refused, node := Node}}} <- Events])
     end),
-    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
-    in_no_conflict(Members).
-
-in_no_conflict(Members) ->
-    [?assertMatch(#{conflict := [], clients := []}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
+    order(Listener, fun test_log_listener:stop/0),
+    [?assertMatch(#{clients := []}, call(Node, fun canal_lock_quorum:status/0)) || Node <- Members],
     Worker = worker(hd(Members)),
     {ok, _} = lock(Worker, x, ?LONG_MS),
     ok = unlock(Worker, x).
 
-other_lease({Members, [X | _]}) ->
-    await_conflict(lease_ms, X),
-    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
-    in_no_conflict(Members).
-
-other_list({Members, [X | _]}) ->
-    await_conflict(members, X),
-    ?assertEqual({error, misconfigured}, lock(worker(X), x, ?LONG_MS)),
-    in_no_conflict(Members).
-
-await_conflict(What, Node) ->
-    test_await:value([What], fun() ->
-        #{conflict := Conflicts} = call(Node, fun canal_lock_quorum:status/0),
-        lists:usort([Differs || #{differs := Differs} <- Conflicts])
-    end).
+other_options({Members, [X, _]}) ->
+    Names = lists:sort(members(Members)),
+    ?assertMatch(#{view := #{members := Names}}, call(X, fun canal_lock_quorum:status/0)),
+    Holder = worker(X),
+    {ok, _} = lock(Holder, x, ?LONG_MS),
+    #{members := Statuses} = call(X, fun canal_lock_quorum:status/0),
+    ?assertEqual([], [Valid_ms || #{valid_ms := Valid_ms} <- Statuses, Valid_ms > lease_ms()]),
+    ok = unlock(Holder, x).

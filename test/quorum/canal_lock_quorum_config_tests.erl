@@ -1,25 +1,7 @@
-%% What the members of a cluster must agree on: the fingerprint of frames, and the id of the list.
+%% What the native library gets of the options.
 -module(canal_lock_quorum_config_tests).
 
 -include_lib("eunit/include/eunit.hrl").
-
-%% The numbers must be the same on all OTP releases.
-agreed_test_() ->
-    Three = [a@h, b@h, c@h],
-    List = <<"74cf52cb0fbe2de89fdb61073a7478f3">>,
-    [
-        {Title, fun() -> ?assertEqual({Fingerprint, List}, agreed(Options)) end}
-     || {Title, Fingerprint, Options} <- [
-            {"a list of three", 1930898961, #{members => Three}},
-            {"its order does not matter", 1930898961, #{members => lists:reverse(Three)}},
-            {"nor does run", 1930898961, #{members => Three, run => 3}},
-            {"a lease is in the fingerprint, and not in the list", 2741496537, #{members => Three, lease_ms => 12_000}}
-        ]
-    ].
-
-agreed(Options) ->
-    #{fingerprint := Fingerprint, list := List} = make(Options),
-    {Fingerprint, List}.
 
 make(Options) ->
     ok = canal_lock_quorum_nif:load(),
@@ -29,9 +11,32 @@ members(Count) ->
     [node() | [list_to_atom(lists:concat(["n", N, "@host"])) || N <- lists:seq(2, Count)]].
 
 at_most_16_members_test() ->
-    ok = canal_lock_quorum_nif:load(),
     Wrong = fun(Count) -> canal_lock_quorum_config:wrong_option(#{members => members(Count)}) end,
     ?assertEqual(none, Wrong(16)),
-    ?assertMatch({wrong, members, "be a list of 1 to 16 nodes" ++ _, _}, Wrong(17)),
-    #{places := Places} = make(#{members => members(16)}),
-    ?assertEqual(lists:seq(0, 15), lists:sort(maps:values(Places))).
+    ?assertMatch({wrong, members, "be a list of 1 to 16 nodes", _}, Wrong(17)).
+
+a_member_that_is_added_later_test() ->
+    ?assertEqual(none, canal_lock_quorum_config:wrong_option(#{members => [a@host]})).
+
+setup_test() ->
+    %% A node without distribution has no file by default, and no clients.
+    ?assertMatch(
+        #{
+            members := [a@host, b@host],
+            setup := #{
+                node := nonode@nohost, seeds := [_, _], lease_ms := 10_000, run := 16, durable := false,
+                clients := false
+            }
+        },
+        make(#{members => [b@host, a@host]})
+    ),
+    ?assertMatch(
+        #{setup := #{durable := true, lease_ms := 2000, run := 3}},
+        make(#{members => [a@host], state_file => "f", lease_ms => 2000, run => 3})
+    ).
+
+clients_test() ->
+    Is = fun(Clients) ->
+        canal_lock_quorum_config:is_client(a@host, make(#{members => [node()], clients => Clients}))
+    end,
+    ?assertEqual([true, false, true, false], [Is(Clients) || Clients <- [all, none, [a@host], [b@host]]]).

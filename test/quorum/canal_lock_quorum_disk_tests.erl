@@ -43,15 +43,12 @@ durable_test_() ->
 
 durable(Folder, Node) ->
     Path = path(Folder),
-    State = #{
-        node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], guests => false,
-        lease_ms => 1, mark => 17
-    },
     call(Node, fun canal_lock_quorum_nif:load/0),
     Once = [{write, "fences.new"}, {sync, "fences.new"}, {rename, "fences"}, {sync, ""}],
-    lists:foreach(fun(Life) ->
-        {ok, true} = call(Node, fun() -> canal_lock_quorum_state_file:store(Path, State#{life => Life}) end),
-        ?assertEqual(lists:append(lists:duplicate(Life, Once)), test_quorum_disk:calls(Folder))
+    lists:foreach(fun(Number) ->
+        Content = canal_lock_quorum_state_file_tests:content(a@b),
+        {ok, true} = call(Node, fun() -> canal_lock_quorum_nif:state_store(Path, Content, Number) end),
+        ?assertEqual(lists:append(lists:duplicate(Number, Once)), test_quorum_disk:calls(Folder))
     end, [1, 2]).
 
 path(Folder) ->
@@ -156,8 +153,8 @@ clients(Folder, Member) ->
     Options = fun(_, _) -> (options(Member, [Member], Member, Folder))#{clients => all} end,
     OfClient = test_quorum_cluster:client_options([Member]),
     HasGuests = fun() ->
-        {ok, #{guests := Guests}} = call(Member, fun() -> canal_lock_quorum_nif:state_read(path(Folder)) end),
-        Guests
+        {ok, Content, _} = call(Member, fun() -> canal_lock_quorum_nif:state_read(path(Folder), node()) end),
+        canal_lock_quorum_state_file_tests:guests(Content)
     end,
     try
         test_nodes:introduce([Member | Clients]),
@@ -170,7 +167,7 @@ clients(Folder, Member) ->
             [begin start(Client, OfClient), gets_no_lock(Client) end || Client <- [X, Y]],
             test_quorum_disk:resume(Member, Folder),
             [?assertMatch({ok, _}, lock_once(Client, x, ?LONG_MS)) || Client <- [X, Y]],
-            ?assertMatch([{store, true}, guests_stored | _], order(Tracer, fun traced_guests/0)),
+            ?assertMatch([{store, true}, stored | _], order(Tracer, fun traced_guests/0)),
             test_await:value(false, HasGuests),
             test_quorum_disk:hang(Member, Folder),
             start(Z, OfClient),
@@ -195,13 +192,13 @@ trace_guests() ->
     1 = erlang:trace_pattern({canal_lock_quorum_nif, voter_step, 2}, true),
     ok.
 
-%% The writes of the guest flag, and the events by which the state machine learned of them.
+%% The writes with the guest flag, and the events by which the state machine learned of them.
 traced_guests() ->
     receive
-        {trace, _, call, {canal_lock_quorum_nif, state_store, [_, #{guests := Guests}, _]}} ->
-            [{store, Guests} | traced_guests()];
+        {trace, _, call, {canal_lock_quorum_nif, state_store, [_, Content, _]}} ->
+            [{store, canal_lock_quorum_state_file_tests:guests(Content)} | traced_guests()];
         {trace, _, call, {canal_lock_quorum_nif, voter_step, [_, Events]}} ->
-            [guests_stored || guests_stored <- Events] ++ traced_guests()
+            [stored || {stored, _} <- Events] ++ traced_guests()
     after 0 ->
         []
     end.

@@ -56,7 +56,15 @@ wrong_calls() ->
         {force_unlock, [1.0], #{1 => ?NAME}},
         {holder, [#{}], #{1 => ?NAME}},
         {waiting, [self()], #{1 => ?NAME}},
-        {child_spec, [[node()]], #{1 => "be a map"}}
+        {child_spec, [[node()]], #{1 => "be a map"}},
+        {change_members, [[]], #{1 => "be a list of 1 to 16 nodes"}},
+        {change_members, [[node() | a]], #{1 => "be a list of 1 to 16 nodes"}},
+        {change_members, [["a@b"]], #{1 => "be a list of 1 to 16 nodes"}},
+        {change_members, [[list_to_atom(lists:concat([n, N])) || N <- lists:seq(1, 17)]],
+            #{1 => "be a list of 1 to 16 nodes"}},
+        {change_members, [[node(), node()]], #{1 => "contain each node once"}},
+        {reset_members, [[node(), a, node()]], #{1 => "contain each node once"}},
+        {reset_members, [[a@b]], #{1 => "contain this node, " ++ atom_to_list(node())}}
     ].
 
 is_explained(Function, Arguments, Musts) ->
@@ -78,6 +86,7 @@ is_explained(Function, Arguments, Musts) ->
 
 names(Function) when Function =:= lock_many; Function =:= rlock_many -> ["Names", "Timeout_ms"];
 names(child_spec) -> ["Options"];
+names(Function) when Function =:= change_members; Function =:= reset_members -> ["Members"];
 names(Function) ->
     case lists:member(Function, [lock, rlock, with_lock, with_rlock, force_unlock, holder, waiting]) of
         true -> ["Name", "Timeout_ms", "Fun"];
@@ -163,12 +172,11 @@ options_test_() ->
         {Text, fun() -> ?assertEqual({badarg, start_link, #{1 => Text}}, raised(start_link, [Options])) end}
      || {Options, Text} <- [
             {[], "Options must be a map, got: []"},
-            {#{}, "the option members is missing; it must be a list of 1 to 16 nodes, the same on each of them"},
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", node()),
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", [node() | a]),
-            must(members, "be a list of 1 to 16 nodes, the same on each of them", []),
+            {#{}, "the option members is missing; it must be a list of 1 to 16 nodes"},
+            must(members, "be a list of 1 to 16 nodes", node()),
+            must(members, "be a list of 1 to 16 nodes", [node() | a]),
+            must(members, "be a list of 1 to 16 nodes", []),
             must(members, "contain each node once", [node(), node()]),
-            must(members, "contain this node, " ++ atom_to_list(node()) ++ ", or voter must be false", ['a@b']),
             {#{members => [node()], voter => false},
                 lists:flatten(io_lib:format(
                     "the option members must not contain this node, ~ts, because voter is false, got: ~0tp",
@@ -182,16 +190,13 @@ options_test_() ->
             must(clients, "be none, all, or a list of the nodes that may lock without being members", a@b),
             must(clients, "be none, all, or a list of the nodes that may lock without being members", [a@b | c@d]),
             {#{members => [node()], member => a},
-                "unknown option member; the options are members, voter, clients, state_file, forget, "
-                "reconnect_ms, lease_ms, run, max_waiting, totals_interval_ms"},
+                "unknown option member; the options are members, voter, clients, state_file, reconnect_ms, "
+                "lease_ms, run, max_waiting, totals_interval_ms"},
             must(reconnect_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(state_file, ?STATE_FILE, 17),
             must(members, "contain names of nodes, without spaces", [node(), 'b c@host']),
             must(state_file, ?STATE_FILE, none),
             must(state_file, ?STATE_FILE, undefined),
-            must(forget, "be a list of nodes that are dead, without this node", [node()]),
-            must(forget, "be a list of nodes that are dead, without this node", [<<"a@b">>]),
-            must(forget, "be a list of nodes that are dead, without this node", 'a@b'),
             must(max_waiting, "be a positive integer", 0),
             must(totals_interval_ms, "be a positive integer below 2^32 (milliseconds)", 0),
             must(lease_ms, ?LEASE_MS, 999),
@@ -217,8 +222,7 @@ already_started_test() ->
 every_report_names_its_details_test() ->
     Details = #{
         node => there@host, members => [here@host], pending_unlocks => 17, why => <<"the reason">>,
-        previous => [<<"a@host">>, <<"b@host">>], now => [here@host],
-        ours => [here@host], differs => members,
+        given => [before@host], now => [here@host], number => 18,
         version => "13.1", needed => "13.2", name => mailer,
         path => <<"/a/file">>, after_ms => 2000, lost => 18, suppressed => 19, process => agent, message => hello,
         event => [canal_lock, quorum, totals], class => exit, reason => oops, stacktrace => [frame]
@@ -236,14 +240,18 @@ every_report_names_its_details_test() ->
         {answers, [node], ["there@host"]},
         {stopped, [node], ["there@host"]},
         {started, [node], ["there@host"]},
-        {conflict, [node, differs, members, ours], ["there@host", "[here@host]"]},
-        {agrees, [node], ["there@host"]},
+        {view, [number, members], ["view 18", "[here@host]"]},
+        {members_differ, [given, number, now], ["[before@host]", "view 18", "[here@host]"]},
+        {renamed, [node, name], ["there@host", "mailer"]},
+        {other_cluster, [node], ["there@host"]},
+        {other_list, [node], ["there@host"]},
+        {refused, [node, suppressed], ["there@host", "19"]},
+        {not_allowed, [node, suppressed], ["there@host", "19"]},
         {bad_frame, [node, why, suppressed], ["there@host", "the reason", "19"]},
         {not_stored, [path, why, suppressed], ["/a/file", "the reason", "19"]},
         {store_late, [path, after_ms, suppressed], ["/a/file", "2000", "19"]},
         {file_lost, [path, why], ["/a/file", "the reason"]},
-        {superseded, [path], ["/a/file"]},
-        {members_changed, [path, previous, now], ["/a/file", "a@host,b@host", "here@host"]},
+        {lost_member, [path], ["/a/file"]},
         {old_vm, [version, needed], ["erts 13.1", "Run erts 13.2"]},
         {agent_died, [lost], ["18"]},
         {singleton_stopped, [name], ["mailer"]},
@@ -262,22 +270,10 @@ first_report_counts_no_others_test() ->
         ?assertEqual(Before ++ After, Text(0))
     end, [
         {bad_frame, #{node => there@host, why => <<"reason">>}, "7 more have arrived"},
+        {refused, #{node => there@host}, "7 more batches were refused"},
+        {not_allowed, #{node => there@host}, "7 more of its batches were dropped"},
         {not_stored, #{path => <<"/a/file">>, why => <<"reason">>}, "7 more writes have failed"},
         {store_late, #{path => <<"/a/file">>, after_ms => 2000}, "7 more have been late"}
-    ]).
-
-every_conflict_names_both_configurations_test() ->
-    lists:foreach(fun({Differs, Theirs, Ours, Shown}) ->
-        Report = #{what => conflict, node => there@host, differs => Differs, Differs => Theirs, ours => Ours},
-        {Format, Values} = canal_lock_quorum_reports:format(Report),
-        Text = lists:flatten(io_lib:format(Format, Values)),
-        ?assertMatch({_, [_ | _]}, {Text, string:find(Text, Shown)})
-    end, [
-        {members, [a@b], [c@d], "node there@host is configured with members [a@b], this node with [c@d]"},
-        {frame_version, 2, 1, "node there@host speaks version 2 of frames, this node version 1"},
-        {lease_ms, 1000, 2000, "node there@host is configured with lease_ms 1000, this node with 2000. "},
-        {name, before@host, none,
-            "this node was before@host at the start of canal_lock_quorum, and is now there@host. "}
     ]).
 
 own_voter_test_() ->
@@ -327,12 +323,16 @@ old_vm_test_() ->
         )
     end}).
 
-frames_of_other_configurations_are_ignored_test() ->
-    Config = #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(#{members => [node()]}),
-    Received = fun(Of, From) -> canal_lock_quorum_wire:received(Of, From, <<1>>, Config) end,
-    ?assertEqual({frame, 0, <<1>>}, Received(Fingerprint, node())),
-    ?assertEqual(ignored, Received(Fingerprint + 1, node())),
-    ?assertEqual(ignored, Received(Fingerprint, there@host)).
+messages_of_other_libraries_are_ignored_test() ->
+    Received = fun(View, From, Bytes) -> canal_lock_quorum_wire:received({canal_lock_quorum, View, From, Bytes}) end,
+    ?assertEqual({frame, there@host, 1, 2, <<1>>}, Received({1, 2}, there@host, <<1>>)),
+    [
+        ?assertEqual(ignored, Received(View, From, Bytes))
+     || {View, From, Bytes} <- [
+            {1, there@host, <<1>>}, {{-1, 2}, there@host, <<1>>}, {{1 bsl 64, 2}, there@host, <<1>>},
+            {{1, x}, there@host, <<1>>}, {{1, 2}, "there@host", <<1>>}, {{1, 2}, '', <<1>>}, {{1, 2}, there@host, [1]}
+        ]
+    ].
 
 %% Each of the two processes logs the first of many malformed frames of a member, and the next one after a minute.
 bad_frames_test_() ->
@@ -344,10 +344,9 @@ bad_frames_test_() ->
 
 bad_frames_are_logged_once() ->
     _ = start(),
-    #{fingerprint := Fingerprint} = canal_lock_quorum_config:make(#{members => [node()]}),
     Reports = test_log_listener:listening(fun() ->
         [
-            Process ! {canal_lock_quorum, Fingerprint, node(), <<255, N>>}
+            Process ! {canal_lock_quorum, {1, 0}, node(), <<255, N>>}
          || Process <- [canal_lock_quorum_agent, canal_lock_quorum_voter], N <- lists:seq(1, 200)
         ],
         ok = canal_lock_quorum:stop(),

@@ -4,7 +4,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -import(test_nodes, [call/2, worker/1, order/2]).
--import(test_quorum_cluster, [lock/3, held/2, unlock_async/2, start/2, stop/1, lose_file/1]).
+-import(test_quorum_cluster, [lock/3, unlock_async/2, start/2, stop/1, lose_file/1]).
 
 file_test_() ->
     {foreach, fun folder/0, fun canal_lock_quorum_state_file_tests:delete/1, [
@@ -13,38 +13,30 @@ file_test_() ->
             {"a voter whose process was killed begins another life, and fences grow", fun next_life/1},
             {"a file in a missing folder is an error of the start, also if this VM has locked it", fun no_folder/1},
             {"another file is an error of the start that says what to do, and is not changed", fun other_files/1},
-            {"a node without distribution has no file, and two starts within a second have different lives",
-                fun equal_lives/1}
+            {"a node without distribution has no file", fun without_file/1}
         ]
     ]}.
 
 %% What a state file shows at a start is logged, unless it is the file of this node with the same members.
 reports_test_() ->
     Folder = fun folder/0,
-    Me = atom_to_binary(node(), utf8),
-    #{list := List} = canal_lock_quorum_config:make(#{members => [node()]}),
-    State = #{
-        node => Me, members => [Me], list => List, former => [], guests => false, life => 7, lease_ms => 1, mark => 17
-    },
     Write = fun(Text) -> fun(Path) -> ok = file:write_file(Path, Text) end end,
-    Store = fun(Changes) ->
-        fun(Path) -> {ok, true} = canal_lock_quorum_state_file:store(Path, maps:merge(State, Changes)) end
-    end,
+    Own = fun(Path) -> ok = file:write_file(Path, canal_lock_quorum_state_file_tests:content(node())) end,
     test_log_listener:tests(notice, {foreach, Folder, fun canal_lock_quorum_state_file_tests:delete/1, [
-        fun(In) -> {Title, fun() -> ?assertEqual(Reports, reports(Prepare, path(In))) end} end
-     || {Title, Reports, Prepare} <- [
-            {"a first start logs nothing", [], fun(_) -> ok end},
-            {"the own file logs nothing", [], Store(#{})},
-            {"an empty file is logged", [file_lost], Write("")},
-            {"a damaged file is logged", [file_lost], Write("canal_lock_quorum state 1\nnode")},
-            {"other members are logged", [members_changed], Store(#{members => [<<"a@b">>, Me], list => <<"other">>})}
+        fun(In) -> {Title, fun() -> ?assertEqual(Reports, reports(Prepare, Members, path(In))) end} end
+     || {Title, Reports, Prepare, Members} <- [
+            {"a first start logs the members", [view], fun(_) -> ok end, [node()]},
+            {"the own file logs nothing", [], Own, [node()]},
+            {"an empty file is logged", [file_lost, view], Write(""), [node()]},
+            {"a damaged file is logged", [file_lost, view], Write("canal_lock_quorum state 1\nnode"), [node()]},
+            {"other members than in the file are logged", [members_differ], Own, [a@b, node()]}
         ]
     ]}).
 
-reports(Prepare, Path) ->
+reports(Prepare, Members, Path) ->
     Prepare(Path),
     test_log_listener:listening(fun() ->
-        ok = started(#{members => [node()], state_file => Path, forget => [a@b]}),
+        ok = started(#{members => Members, state_file => Path, reconnect_ms => 60_000}),
         ok = canal_lock_quorum:stop(),
         [What || #{msg := {report, #{what := What}}} <- test_log_listener:events(), What =/= old_vm]
     end).
@@ -72,11 +64,9 @@ no_folder(Path) ->
 
 next_life(Path) ->
     ok = started(#{members => [node()], state_file => Path}),
-    {ok, #{life := Life}} = canal_lock_quorum_nif:state_read(Path),
     Before = fence_of_a_lock(),
     test_quorum_cluster:kill_process(canal_lock_quorum_voter),
     ?assert(fence_of_a_lock() > Before),
-    ?assertMatch({ok, #{life := Next}} when Next =:= Life + 1, canal_lock_quorum_nif:state_read(Path)),
     ok = canal_lock_quorum:stop().
 
 fence_of_a_lock() ->
@@ -85,11 +75,7 @@ fence_of_a_lock() ->
     canal_lock_quorum:fence(Lock).
 
 other_files(Path) ->
-    {ok, true} = canal_lock_quorum_state_file:store(Path, #{
-        node => <<"a@b">>, members => [<<"a@b">>], list => <<"00">>, former => [], guests => false, life => 7,
-        lease_ms => 1, mark => 17
-    }),
-    {ok, OfOtherNode} = file:read_file(Path),
+    OfOtherNode = canal_lock_quorum_state_file_tests:content(a@b),
     IsRefused = fun(Words) ->
         {error, {state_file_not_usable, Path, Text}} =
             canal_lock_quorum:start_link(#{members => [node()], state_file => Path}),
@@ -110,17 +96,17 @@ other_files(Path) ->
     ok = file:make_dir(Path),
     IsRefused("directory").
 
-equal_lives(_Path) ->
-    ok = started(#{members => [node()]}),
-    ?assertMatch(#{state_file := none}, canal_lock_quorum:status()),
-    ok = canal_lock_quorum:stop(),
-    _ = [begin ok = started(#{members => [node()]}), ok = canal_lock_quorum:stop() end || _ <- lists:seq(1, 3)].
-
-%% Checks that there is a mark.
-mark(Path) ->
-    {ok, #{mark := Mark}} = canal_lock_quorum_nif:state_read(Path),
-    true = is_integer(Mark),
-    Mark.
+%% So its fences begin anew with each start.
+without_file(_Path) ->
+    _ = [
+        begin
+            ok = started(#{members => [node()]}),
+            ?assertMatch(#{state_file := none}, canal_lock_quorum:status()),
+            ?assertEqual(1, fence_of_a_lock()),
+            ok = canal_lock_quorum:stop()
+        end
+     || _ <- [1, 2, 3]
+    ].
 
 started(Options) ->
     {ok, Supervisor} = canal_lock_quorum:start_link(Options),
@@ -134,8 +120,8 @@ voters_test_() ->
     [
         test_quorum_cluster:tests(3, [
             {"at the first start voting begins when all members are connected", fun first_start/1},
-            {"Q5: a voter that restarts learns the fences from the others", fun one_restarts/1},
-            {"Q5: if all restart, the clock makes fences grow", fun all_restart/1},
+            {"Q5: a member whose file is lost comes back as a new one, and fences grow", fun one_restarts/1},
+            {"three members lose their files one after the other, and fences grow", fun each_loses_its_file/1},
             {"by default the file has the name of the node, in a folder that the start makes", fun default_file/1}
         ]),
         {setup, fun folder/0, fun canal_lock_quorum_state_file_tests:delete/1, fun(Folder) ->
@@ -143,11 +129,11 @@ voters_test_() ->
                 {Title, fun(Nodes) -> Test(Folder, Nodes) end}
              || {Title, Test} <- [
                     {"Q5: if all restart, their files make fences grow", fun restart_with_files/2},
-                    {"a damaged file is replaced when the others have told the fences", fun damaged_file/2},
+                    {"a member with a damaged file comes back as a new one", fun damaged_file/2},
                     {"two members cannot have one file", fun shared_file/2},
                     {"the file of another member is refused", fun copied_file/2},
                     {"Q14: a file that is older than the last start gives no fence", fun old_file/2},
-                    {"Q1: leases are shortened node by node, and no name has two holders", fun shorter_leases/2},
+                    {"a member does not start with another lease than that in its file", fun other_lease/2},
                     {"a voter that cannot store its life does not start until it can", fun no_life/2},
                     {"a write that fails is tried again", fun refusing_disk/2}
                 ]
@@ -168,14 +154,14 @@ first_start([A, B, C] = Nodes) ->
     [start(Node, Options) || Node <- [A, B]],
     %% Longer than a quarantine.
     ?assertEqual({error, timeout}, lock(worker(A), x, 1500)),
-    %% Both answer, and neither votes.
-    #{members := Members} = Status = call(A, fun canal_lock_quorum:status/0),
     [NameC] = test_quorum_cluster:members([C]),
-    ?assertMatch(#{voting := false, quorum := false, waits_for := [NameC]}, Status),
-    ?assertEqual(2, length([Node || #{node := Node, answers := true} <- Members])),
+    test_quorum_cluster:await_status(A, waits_for, [NameC]),
+    ?assertMatch(
+        #{role := member, view := none, voting := false, quorum := false}, call(A, fun canal_lock_quorum:status/0)
+    ),
     start(C, Options),
     test_quorum_cluster:await_voting(Nodes),
-    ?assertMatch(#{waits_for := []}, call(A, fun canal_lock_quorum:status/0)),
+    ?assertMatch(#{waits_for := [], view := #{number := 0}}, call(A, fun canal_lock_quorum:status/0)),
     ?assertMatch({ok, _}, lock(worker(A), x, 5000)).
 
 one_restarts([A, B, C] = Nodes) ->
@@ -184,68 +170,61 @@ one_restarts([A, B, C] = Nodes) ->
     lose_file(C),
     start(C, test_quorum_cluster:options(Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    %% It learned the fence from the others: the clock is far ahead.
     After = fence(C),
     ?assert(After > Before),
-    ?assert(After - Before < 1000),
     %% Its vote counts: it forms a quorum of two with each of the others.
     stop(B),
     ?assert(fence(C) > After).
 
-all_restart([A, B, _C] = Nodes) ->
-    Before = fence(A),
-    %% In units of 16 ns.
-    ?assert(Before > erlang:system_time(nanosecond) div 16 - timer:minutes(10) * 1000000 div 16),
-    ?assert(Before < erlang:system_time(nanosecond) div 16),
-    restart(Nodes, fun(Node) ->
-        ok = lose_file(Node),
-        test_quorum_cluster:options(Nodes)
-    end),
-    ?assert(fence(B) > Before).
+each_loses_its_file([A | _] = Nodes) ->
+    Options = test_quorum_cluster:options(Nodes),
+    Holder = worker(A),
+    lists:foldl(fun(Node, Before) ->
+        Other = hd(Nodes -- [Node]),
+        {ok, _} = lock(worker(Other), {kept_by, test_nodes:name(Node)}, 5000),
+        stop(Node),
+        lose_file(Node),
+        start(Node, Options),
+        test_quorum_cluster:await_voting(Nodes),
+        Fence = fence(Node),
+        ?assert(Fence > Before),
+        Fence
+    end, fence(A), Nodes),
+    ?assertMatch({ok, _}, lock(Holder, y, 5000)).
 
 default_file([A | _]) ->
     #{state_file := Path} = call(A, fun canal_lock_quorum:status/0),
     ?assertEqual(atom_to_list(test_nodes:name(A)) ++ ".canal_lock", filename:basename(binary_to_list(Path))),
     ?assertEqual("canal_lock", filename:basename(filename:dirname(binary_to_list(Path)))),
-    Name = atom_to_binary(test_nodes:name(A)),
-    ?assertMatch({ok, #{node := Name}}, call(A, fun() -> canal_lock_quorum_nif:state_read(Path) end)).
+    ?assertMatch({ok, _, {0, [_, _, _], _}}, read(A, Path)).
 
+read(Node, Path) ->
+    call(Node, fun() -> canal_lock_quorum_nif:state_read(Path, node()) end).
+
+%% Two times: the fences are also stored when the block of the first start is used up.
 restart_with_files(Folder, [A, B, _C] = Nodes) ->
-    %% Several blocks.
     Before = lists:max([fence(A) || _ <- lists:seq(1, 30)]),
-    %% A quorum has stored the fence. The third member is asked only if one of these is late.
-    Marks = [call(Node, fun() -> mark(path_of(Folder, Node)) end) || Node <- Nodes],
+    restart(Nodes, fun(Node) -> with_file(Folder, Node, Nodes) end),
+    %% A quorum has stored the fence.
+    Contents = [Content || Node <- Nodes, {ok, Content, _} <- [read(Node, path_of(Folder, Node))]],
+    Marks = [canal_lock_quorum_state_file_tests:mark(Content) || Content <- Contents],
     ?assertMatch([_, _ | _], [Mark || Mark <- Marks, Mark >= Before]),
-    %% Marks far ahead of the clock, so that the clock has no influence.
-    restart(Nodes, fun(Node) ->
-        call(A, fun() -> store_mark(path_of(Folder, Node), 1 bsl 60) end),
-        with_file(Folder, Node, Nodes)
-    end),
-    ?assert(fence(B) > 1 bsl 60).
-
-store_mark(Path, Mark) ->
-    {ok, State} = canal_lock_quorum_nif:state_read(Path),
-    {ok, true} = canal_lock_quorum_state_file:store(Path, State#{mark := Mark}).
+    Between = fence(B),
+    ?assert(Between > Before),
+    restart(Nodes, fun(Node) -> with_file(Folder, Node, Nodes) end),
+    ?assert(fence(A) > Between).
 
 path_of(Folder, Node) ->
     unicode:characters_to_binary(file_of(Folder, Node)).
 
-damaged_file(Folder, [A, _B, C] = Nodes) ->
+damaged_file(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),
     stop(C),
-    lose_file(C),
     ok = file:write_file(file_of(Folder, C), "canal_lock_quorum state 1\n"),
     start(C, with_file(Folder, C, Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    %% The voter writes the file later. Until then it grants nothing to writers.
-    call(C, fun() ->
-        test_await:value(true, fun() ->
-            case canal_lock_quorum_nif:state_read(path_of(Folder, C)) of
-                {ok, #{mark := Mark}} when is_integer(Mark) -> Mark >= Before;
-                _ -> false
-            end
-        end)
-    end).
+    stop(B),
+    ?assert(fence(C) > Before).
 
 shared_file(Folder, [A, _B, C] = Nodes) ->
     stop(C),
@@ -262,74 +241,39 @@ copied_file(Folder, [A, _B, C] = Nodes) ->
     Options = with_file(Folder, C, Nodes),
     Path = path_of(Folder, C),
     stop(C),
-    lose_file(C),
     {ok, _} = file:copy(file_of(Folder, A), Path),
     {ok, Bytes} = file:read_file(Path),
     {error, {state_file_not_usable, Path, Text}} = call(C, fun() -> canal_lock_quorum:start_link(Options) end),
     ?assertNotEqual({Text, nomatch}, {Text, string:find(Text, atom_to_list(test_nodes:name(A)))}),
     ?assertEqual({ok, Bytes}, file:read_file(Path)),
-    %% Without it, C learns the fences.
+    %% Without it, C comes back as a new member.
     ok = file:delete(Path),
     start(C, Options),
     test_quorum_cluster:await_voting(Nodes).
 
 old_file(Folder, [A, B, _C] = Nodes) ->
-    %% With the fences of this life, and an early life.
-    _ = fence(A),
-    Old = 1000,
-    restart(Nodes, fun(Node) -> (with_file(Folder, Node, Nodes))#{state_file => file_of(Folder, Node) ++ "-2"} end),
-    Before = fence(B),
     stop(A),
-    call(A, fun() ->
-        Path = path_of(Folder, A),
-        {ok, State} = canal_lock_quorum_nif:state_read(Path),
-        ok = file:delete(Path),
-        {ok, true} = canal_lock_quorum_state_file:store(Path, State#{life := Old, mark := 17})
-    end),
+    {ok, Old} = file:read_file(file_of(Folder, A)),
+    %% With fences of the next life.
     start(A, with_file(Folder, A, Nodes)),
     test_quorum_cluster:await_voting(Nodes),
-    %% The first voter was superseded by the life of the other file.
-    {ok, #{life := Life}} = call(A, fun() -> canal_lock_quorum_nif:state_read(path_of(Folder, A)) end),
-    ?assert(Life > Old + 1),
+    Before = fence(B),
+    #{view := #{number := Number}} = call(A, fun canal_lock_quorum:status/0),
+    stop(A),
+    ok = file:write_file(file_of(Folder, A), Old),
+    start(A, with_file(Folder, A, Nodes)),
+    %% The others know a later life, so it comes back as a new member.
+    test_quorum_cluster:await_view(Number + 1, Nodes),
+    test_quorum_cluster:await_voting(Nodes),
     ?assert(fence(A) > Before).
 
-%% Without the leases in the files, B and C would vote after the quarantine of the new lease, while A counts on their
-%% votes by the old one.
-shorter_leases(Folder, [A, B, C] = Nodes) ->
-    Options = fun(Node, Lease_ms) -> (with_file(Folder, Node, Nodes))#{lease_ms => Lease_ms} end,
-    restart(Nodes, fun(Node) -> Options(Node, 4000) end),
-    Holder = worker(A),
-    {ok, _} = lock(Holder, x, 5000),
-    %% If they heard A, they would not vote while its leases differ.
-    ok = test_quorum_cluster:isolate(A, [B, C]),
-    lists:foreach(fun(Node) ->
-        stop(Node),
-        start(Node, Options(Node, 1000))
-    end, [B, C]),
-    ?assert(held(Holder, x)),
-    {ok, _} = lock_when_agreed(worker(B)),
-    ?assertNot(held(Holder, x)),
+other_lease(Folder, [A, _B, _C] = Nodes) ->
     stop(A),
-    test_nodes:introduce(Nodes),
-    start(A, Options(A, 1000)),
-    test_quorum_cluster:await_voting(Nodes),
-    %% The quarantines are over, and with them the old leases.
-    [
-        test_await:value(1000, fun() ->
-            call(Node, fun() ->
-                {ok, #{lease_ms := Lease_ms}} = canal_lock_quorum_nif:state_read(path_of(Folder, Node)),
-                Lease_ms
-            end)
-        end)
-     || Node <- Nodes
-    ].
-
-%% B learns shortly after the restart of C that their leases are the same.
-lock_when_agreed(Worker) ->
-    case lock(Worker, x, 10000) of
-        {error, misconfigured} -> lock_when_agreed(Worker);
-        Answer -> Answer
-    end.
+    Options = with_file(Folder, A, Nodes),
+    Refused = {error, {lease_ms, 2000, test_quorum_cluster:lease_ms()}},
+    ?assertEqual(Refused, call(A, fun() -> canal_lock_quorum:start_link(Options#{lease_ms => 2000}) end)),
+    start(A, Options),
+    test_quorum_cluster:await_voting(Nodes).
 
 no_life(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),

@@ -98,11 +98,11 @@ end_load({_, Orders}) ->
         ?assertMatch(N when is_integer(N) andalso N > 0, Locks)
     end, Orders).
 
-%% Until `stop'. Returns how many locks it has had, or the first thing that went wrong.
+%% Until `stop', and once at least. Returns how many locks it has had, or the first thing that went wrong.
 locks(Own, Count) ->
     receive
-        stop -> Count;
-        Message -> {Count, Message}
+        stop when Count > 0 -> Count;
+        Message when Message =/= stop -> {Count, Message}
     after 0 ->
         Name = lists:nth(1 + Count rem 2, [?SHARED, {Own, node()}]),
         case lock_once(Name) of

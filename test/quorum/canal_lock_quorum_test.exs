@@ -31,6 +31,8 @@ defmodule CanalLock.QuorumTest do
     assert {:error, :not_held} = Quorum.unlock_async(reader)
     assert {:ok, false} = Quorum.with_lock(:a, 5000, &(&1 == reader))
     assert %{quorum: true, held: 0} = Quorum.status()
+    assert {:ok, 0} = Quorum.change_members([node()])
+    assert_raise ArgumentError, ~r/1st argument: Members must contain this node/, fn -> Quorum.reset_members([:a@b]) end
   end
 
   test "top formats names as Elixir does, accepts its documented options and names a wrong one" do

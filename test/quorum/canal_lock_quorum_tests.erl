@@ -194,6 +194,8 @@ with_lock([A | _]) ->
 
 tries([A, B, _C] = Nodes) ->
     [One, Other, _] = Workers = [worker(Node) || Node <- Nodes],
+    %% Before the first fences are stored, there is none to give.
+    ?assertMatch({ok, _}, lock(One, first, 5000)),
     lists:foreach(fun(Worker) ->
         ?assertMatch({ok, _}, lock(Worker, x, 0)),
         ?assertMatch({ok, _}, rlock(Worker, y, 0)),

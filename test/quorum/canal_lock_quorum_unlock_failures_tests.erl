@@ -248,8 +248,8 @@ no_lost_message([A, B, C]) ->
 malformed_frames([A, B, _]) ->
     Name = test_nodes:name(B),
     order(worker(A), fun() ->
-        {_, _, Fingerprint, _} = a_message(),
-        Send = fun(Frame) -> canal_lock_quorum_agent ! {canal_lock_quorum, Fingerprint, Name, Frame} end,
+        {_, View, _, _} = a_message(),
+        Send = fun(Frame) -> canal_lock_quorum_agent ! {canal_lock_quorum, View, Name, Frame} end,
         lists:foreach(fun(Byte) ->
             Lock = lock_one({x, Byte}),
             Send(<<Byte, "nonsense">>),

@@ -16,10 +16,7 @@
 -spec tests(pos_integer(), [{Title :: string(), fun((cluster()) -> term())}]) -> term().
 tests(Count, Tests) ->
     Start = fun() ->
-        Cluster = test_faulty_cluster:start(#{nodes => Count, network => direct, arguments => ?ONE_SCHEDULER}),
-        %% They vote as soon as they know which locks are held.
-        [test_quorum_cluster:had_run(node_at(Cluster, Index), options(Cluster, Index)) || Index <- indexes(Cluster)],
-        Cluster
+        test_faulty_cluster:start(#{nodes => Count, network => direct, arguments => ?ONE_SCHEDULER})
     end,
     {setup, Start, fun test_faulty_cluster:stop/1, fun(Cluster) ->
         [

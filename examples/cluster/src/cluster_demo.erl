@@ -1,6 +1,6 @@
-%% Five members and two clients with quorum locks, in 35 s: locks move from node to node, the network is partitioned, a
-%% member and a client are killed and restarted while they hold the lock, and a holder is suspended for longer than its
-%% lease. At the end the demo checks the recorded events.
+%% Five members and two clients with quorum locks, in 45 s: locks move from node to node, the network is partitioned, a
+%% member and a client are killed and restarted while they hold the lock, a client replaces a member while another one
+%% holds the lock, and a holder is suspended for longer than its lease. At the end the demo checks the recorded events.
 %% Run it with `make demo WHAT=cluster'.
 -module(cluster_demo).
 
@@ -13,14 +13,14 @@
 }).
 
 -define(MEMBERS, [n1, n2, n3, n4, n5]).
-%% They lock, and have no voter.
+%% They lock. The first one has no voter, the other one becomes a member.
 -define(CLIENTS, [c1, c2]).
 -define(NAMES, ?MEMBERS ++ ?CLIENTS).
 -define(NODE_ARGUMENTS, ["-kernel", "logger_level", "error", "+S", "2:2", "+sbwt", "none"]).
 -define(TURN_MS, 400).
 %% Long enough to suspend the node during it.
 -define(DELAY_MS, 2000).
-%% A quarter of the default, so that the demo takes 35 s.
+%% A quarter of the default, so that the demo takes 45 s.
 -define(LEASE_MS, 2500).
 %% Limits a wait that hangs. A wait normally takes at most a lease, a restart and a few turns.
 -define(AWAIT_MS, 20_000).
@@ -50,7 +50,8 @@ run() ->
     ok = test_nodes:introduce(Nodes),
     lists:foreach(fun(Name) -> start_locks(Name, Demo) end, ?NAMES),
     Acts = [
-        fun await_voting/1, fun move/1, fun partition/1, fun kill_member/1, fun kill_client/1, fun suspend/1
+        fun await_voting/1, fun move/1, fun partition/1, fun kill_member/1, fun kill_client/1, fun replace/1,
+        fun suspend/1
     ],
     {Acted, Missing} = act(Demo, Acts),
     AtRest = at_rest(Acted),
@@ -63,7 +64,7 @@ introduction() ->
         "Quorum locks on seven nodes of this machine: five members, n1 to n5, and two clients, c1 and c2, which",
         "lock and do not vote. A lock needs the votes of three members.",
         "",
-        "All times are a quarter of the defaults, so that the demo takes 35 s. A vote is valid for its holder for",
+        "All times are a quarter of the defaults, so that the demo takes 45 s. A vote is valid for its holder for",
         io_lib:format("~b ms. The holder gets a message ~b ms before its lock can be lost.", [
             ?LEASE_MS * 4 div 5, ?LEASE_MS * 2 div 5
         ]),
@@ -143,6 +144,22 @@ kill(Name, Restarts, IsBack, #demo{recorder = Recorder, nodes = Nodes} = Demo) -
     await_locks([Name], Back, Restarted),
     Restarted.
 
+replace(Demo) ->
+    Ready = say("--- c2 replaces the member n5 while n3 holds the lock", Demo),
+    ok = order([n3], keep, Demo),
+    await("that n3 keeps the lock", is(keeps, [n3]), Ready, Demo),
+    Members = test_quorum_cluster:members([node_of(Name, Demo) || Name <- (?MEMBERS -- [n5]) ++ [c2]]),
+    case test_nodes:call(node_of(n1, Demo), fun() -> canal_lock_quorum:change_members(Members) end) of
+        {ok, _} -> ok;
+        {error, _} -> throw({missing, "the change of the members"})
+    end,
+    Changed = say("*** n1 to n4 and c2 are the members now, and n5 is a client", Demo),
+    _ = await_voting(Demo),
+    none = cluster_demo_recorder:await(Demo#demo.recorder, Ready, is(lost, [n3]), 0),
+    ok = order([n3], {turns, ?TURN_MS}, Demo),
+    await_locks([n3, n5, c2], Changed, Demo),
+    Demo.
+
 suspend(Demo) ->
     Ready = say("--- n4 is suspended between the check of its lock and the write", Demo),
     ok = order([n4], {delay, ?DELAY_MS}, Demo),
@@ -187,7 +204,7 @@ node_of(Name, #demo{nodes = Nodes}) ->
 
 start_locks(Name, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
     {Node, Start} = maps:get(Name, Nodes),
-    Options = (options(lists:member(Name, ?MEMBERS)))#{
+    Options = (options(Name))#{
         members => test_quorum_cluster:members([node_of(Member, Demo) || Member <- ?MEMBERS]),
         lease_ms => ?LEASE_MS,
         reconnect_ms => 200
@@ -195,8 +212,8 @@ start_locks(Name, #demo{recorder = Recorder, nodes = Nodes} = Demo) ->
     ok = test_quorum_cluster:start(Node, Options),
     test_nodes:call(Node, fun() -> cluster_demo_client:start({Name, Start}, Recorder) end).
 
-options(true) -> #{};
-options(false) -> #{voter => false}.
+options(c1) -> #{voter => false};
+options(_) -> #{}.
 
 await_voting(Demo) ->
     try

@@ -26,11 +26,11 @@
     broken := [string()]
 }.
 
-%% The state of a node at rest. Clients do not vote.
+%% The state of a node at rest. Clients do not vote: c1, and n5, which c2 has replaced.
 -spec empty(Node :: atom()) -> #{atom() => term()}.
 empty(Node) ->
     #{
-        answering => 5, voting => hd(atom_to_list(Node)) =:= $n, quorum => true, voter_empty => true,
+        answering => 5, voting => not lists:member(Node, [n5, c1]), quorum => true, voter_empty => true,
         held => 0, waiting => 0, pending_unlocks => 0
     }.
 

@@ -99,12 +99,14 @@ impl Agent {
             true => (members.count() / 2).max(1),
             false => members.quorum(),
         };
+        let mut locks = Locks::new(members, quorum, setup.rules.at_risk);
+        locks.bugs = setup.bugs;
         Agent {
             setup,
             now,
             links: members.iter().map(|_| Link::new(now)).collect(),
             requests: Requests::default(),
-            locks: Locks::new(members, quorum, setup.rules.at_risk),
+            locks,
             unlocks: Unlocks::default(),
             next: Token(1),
             clock: 0,

@@ -1,8 +1,6 @@
 //! The version and the limits of the wire format, and list readers that check a limit before they allocate.
 
 use crate::members::MAX_MEMBERS;
-use crate::message::Lifetime;
-use crate::view::{NodeName, Peer};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::Deserialize;
 use std::fmt;
@@ -112,44 +110,6 @@ bounded_lists! {
     node_names: MAX_MEMBERS, Order::Ascending;
     peers: MAX_MEMBERS, Order::Ascending;
     of_agents: MAX_AGENTS, Order::Ascending;
-}
-
-/// The members of a view: at least one, each node once.
-pub(crate) fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Peer>, D::Error> {
-    let members = earlier_members(deserializer)?;
-    match members.is_empty() {
-        true => Err(D::Error::custom("a view without members")),
-        false => Ok(members),
-    }
-}
-
-/// The members of the view before, if there was one: each node once.
-pub(crate) fn earlier_members<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<Peer>, D::Error> {
-    let members: Vec<Peer> = peers(deserializer)?;
-    match members.windows(2).all(|pair| pair[0].node != pair[1].node) {
-        true => Ok(members),
-        false => Err(D::Error::custom("a node that is a member twice")),
-    }
-}
-
-pub(crate) fn agents<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<(NodeName, Lifetime)>>, D::Error> {
-    #[derive(Deserialize)]
-    struct Agents(#[serde(deserialize_with = "of_agents")] Vec<(NodeName, Lifetime)>);
-    Ok(Option::<Agents>::deserialize(deserializer)?.map(|agents| agents.0))
-}
-
-pub(crate) fn trouble<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<String>, D::Error> {
-    let trouble = Option::<&str>::deserialize(deserializer)?;
-    match trouble.is_some_and(|text| text.len() > MAX_TROUBLE) {
-        true => Err(D::Error::custom("a text that is too long")),
-        false => Ok(trouble.map(str::to_owned)),
-    }
 }
 
 pub(crate) fn fence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

@@ -74,7 +74,8 @@ pub use crate::bounds::{
 pub use error::FrameError;
 pub use size::{wire_size, BATCH_BYTES};
 
-use crate::message::{Content, Frame};
+use crate::envelope::Content;
+use crate::message::Frame;
 use input::Input;
 use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};

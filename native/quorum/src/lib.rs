@@ -78,6 +78,7 @@
 
 pub mod agent;
 mod bounds;
+pub mod envelope;
 pub mod frame;
 pub mod lease;
 pub mod members;

@@ -13,8 +13,6 @@ pub use crate::name::{Name, Names};
 use crate::bounds::{self, MAX_FENCE};
 use crate::members::Node;
 use crate::time::Time;
-use crate::view::{NodeName, ViewId};
-use crate::view_message::ViewMessage;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU16;
 
@@ -430,42 +428,4 @@ pub struct Send {
     pub to: Node,
     /// The frame to send.
     pub frame: Frame,
-}
-
-/// What nodes send each other.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Content {
-    /// Between agents and voters of one view.
-    Frame(Frame),
-    /// About views.
-    View(ViewMessage),
-}
-
-/// A message from node to node, with the view of its sender.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Envelope {
-    /// The view of the sender.
-    pub view: ViewId,
-    /// The rest.
-    pub content: Content,
-}
-
-/// The machine of a node that receives a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Role {
-    /// Its agent.
-    Agent,
-    /// Its voter.
-    Voter,
-}
-
-/// A message and its receiver.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Post {
-    /// The receiving node.
-    pub to: NodeName,
-    /// Its machine.
-    pub role: Role,
-    /// The message.
-    pub envelope: Envelope,
 }

@@ -14,11 +14,13 @@
 //! Without a record it asks all nodes that it knows, and requests wait. A member learns it from its own voter.
 
 use crate::agent::{Adoption, Agent, AgentOutput, AgentSetup};
+use crate::envelope::{Content, Envelope, Post};
 use crate::members::{Member, MemberSet, Members, MAX_MEMBERS};
-use crate::message::{Content, Envelope, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::ProtocolBugs;
+use crate::message::{Frame, Lifetime};
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::rules::Rules;
 use crate::time::Time;
+use crate::view::Role;
 use crate::view::{NodeName, Record, ViewId};
 use crate::view_message::ViewMessage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,6 +118,19 @@ impl NodeAgent {
     #[must_use]
     pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
+    }
+
+    /// The nodes of the agent's list: of its view, or of its configuration.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeName> {
+        match &self.record {
+            Some(record) => record
+                .members
+                .iter()
+                .map(|peer| peer.node.clone())
+                .collect(),
+            None => self.setup.seeds.clone(),
+        }
     }
 
     /// The constants of the protocol that are in use.
@@ -383,9 +398,17 @@ impl NodeAgent {
         let Some((before, _)) = &self.sealing else {
             return MemberSet::EMPTY;
         };
-        before
+        let to = before
             .places(&self.connected)
-            .and(self.agent.unsealed(self.now))
+            .and(self.agent.unsealed(self.now));
+        let leaves = |voter: &Member| {
+            let record = self.record.as_ref();
+            record.is_some_and(|record| !record.has(before.peer(*voter)))
+        };
+        match self.setup.bugs.have(ProtocolBug::LeaversUnasked) {
+            true => to.iter().filter(|voter| !leaves(voter)).collect(),
+            false => to,
+        }
     }
 
     /// Asks a node for its record, unless it was asked within `pause`.

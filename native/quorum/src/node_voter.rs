@@ -10,12 +10,12 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `state.rs` | the content of the state file |
-//! | `start.rs` | the first start of a cluster, and nodes without a file |
-//! | `learning.rs` | reports of sealed voters, and what a voter of a new view learns from them |
+//! | `output.rs`, `state.rs` | setup, outputs and status; the content of the state file |
+//! | `start.rs`, `starting.rs` | the first start of a cluster, and nodes without a file |
+//! | `learning.rs`, `sealing.rs` | reports of sealed voters, and what a voter of a new view learns from them |
 //! | `paxos.rs` | what this node has promised and accepted for the next view |
-//! | `change.rs` | a change that this node drives, from *ready* to *over* |
-//! | `reset.rs` | a new cluster after too many members are lost |
+//! | `change.rs`, `driving.rs` | a change that this node drives, from *ready* to *over* |
+//! | `reset.rs`, `resetting.rs` | a new cluster after too many members are lost |
 //! | `status.rs` | what it waits for |
 //! | `clients.rs` | the numbers of nodes |
 //!
@@ -26,26 +26,32 @@
 //!   one that votes, and each agent that they reported has settled here, or a lease has passed.
 //! - **W3** It promises only when it has voted in its view and is *over*: see `voter/quarantine.rs`.
 //! - **W4** What a message shows is stored before it is sent: the record, that the voter has voted, promises.
-//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing, until
-//!   a view lists that identity.
+//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing,
+//!   until a view lists that identity.
 
 mod change;
 mod clients;
+mod driving;
 mod learning;
+mod output;
 mod paxos;
 mod reset;
+mod resetting;
+mod sealing;
 mod start;
+mod starting;
 mod state;
 mod status;
 
 pub use change::{ChangeAnswer, Why};
+pub use output::{Awaits, NodeVoterOutput, NodeVoterSetup, Phase, ViewStatus};
 pub use state::{State, StateError, ANY_HEAD};
-pub use status::{Awaits, Phase, ViewStatus};
 
-use crate::message::{scatter, Batch, Content, Envelope, Fence, Frame, Lifetime, Post, Role};
-use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
-use crate::rules::Rules;
+use crate::envelope::{Content, Envelope, Post};
+use crate::message::{scatter, Batch, Fence, Frame, Lifetime};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
+use crate::view::Role;
 use crate::view::{Id, NodeName, Peer, Record, ViewId};
 use crate::view_message::{Report, ViewMessage};
 use crate::voter::{Voter, VoterOutput, VoterSetup};
@@ -62,47 +68,6 @@ const REPEAT: Duration = Duration::from_millis(100);
 
 /// So many batches that come before the voter are kept. The agents repeat the others.
 const MAX_EARLY: usize = 1024;
-
-/// The setup of the voter of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeVoterSetup {
-    /// This node.
-    pub node: NodeName,
-    /// The nodes to start with or to ask, in ascending order: the option `members`.
-    pub seeds: Vec<NodeName>,
-    /// The lease in milliseconds.
-    pub lease_ms: u64,
-    /// The constants of that lease.
-    pub rules: Rules,
-    /// Enabled protocol bugs: none outside models.
-    pub bugs: ProtocolBugs,
-    /// Whether the state is stored. Without, each start is the first one, and the node is the only member.
-    pub durable: bool,
-    /// Whether agents of no member may lock here.
-    pub clients: bool,
-    /// Random bits, others at each start.
-    pub random: u64,
-}
-
-/// An action that the voter of a node requests.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NodeVoterOutput {
-    /// Send this message.
-    Post(Post),
-    /// Store this in place of the earlier state so that it survives a crash, then call
-    /// [`stored`](NodeVoter::stored) with this number. Only the last one counts.
-    Store(u64, Box<State>),
-    /// The answer to a change or a reset.
-    Answer(u64, ChangeAnswer),
-    /// This node has taken a record.
-    Took(Record),
-    /// The file of this node was lost or old. It proposes itself as a new member.
-    Lost,
-    /// The node has a view of another cluster. Reported once.
-    OtherCluster(NodeName, u64),
-    /// The node starts with another list or lease, so no first view can be formed. Reported once.
-    OtherList(NodeName),
-}
 
 /// What a write contained, as far as the voter waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -243,7 +208,9 @@ impl NodeVoter {
         match envelope.content {
             Content::View(message) => self.view_message(from, theirs, message, is_foreign),
             Content::Frame(_) if is_foreign => {}
-            Content::Frame(frame) if theirs == ours && self.voter.is_some() => self.frame(from, frame),
+            Content::Frame(frame) if theirs == ours && self.voter.is_some() => {
+                self.frame(from, frame)
+            }
             Content::Frame(frame) => {
                 if let Frame::Batch(batch) = &frame {
                     // The first batch of a session is empty.
@@ -355,14 +322,18 @@ impl NodeVoter {
         self.clients = Clients::default();
         self.votes_after = None;
         self.asked.clear();
-        if let (true, Some(place)) = (self.has(ProtocolBug::LostIsOld), record.place(&self.setup.node)) {
+        if let (true, Some(place)) = (
+            self.has(ProtocolBug::LostIsOld),
+            record.place(&self.setup.node),
+        ) {
             self.state.id = record.peer(place).id;
         }
         self.state.record = Some(record.clone());
         self.state.has_voted = self.is_first(record);
         (self.state.promised, self.state.accepted) = Default::default();
         self.accepted_at = None;
-        self.state.guests = true;
+        // In its first view, no client has a vote of this identity.
+        self.state.guests = !self.state.has_voted;
         self.state.life = self.state.life.saturating_add(1);
         self.out.push(NodeVoterOutput::Took(record.clone()));
         self.enter();
@@ -397,7 +368,12 @@ impl NodeVoter {
         self.now = self.now.max(now);
         self.trouble = None;
         self.stored = self.stored.max(number);
-        while let Some(written) = self.written.front().copied().filter(|of| of.number <= number) {
+        while let Some(written) = self
+            .written
+            .front()
+            .copied()
+            .filter(|of| of.number <= number)
+        {
             self.written.pop_front();
             if let Some(voter) = &mut self.voter {
                 voter.stored(self.now, written.mark);
@@ -407,11 +383,16 @@ impl NodeVoter {
             }
         }
         while self.waiting.front().is_some_and(|(at, _)| *at <= number) {
-            let post = self.waiting.pop_front().map(|(_, post)| NodeVoterOutput::Post(post));
+            let post = self
+                .waiting
+                .pop_front()
+                .map(|(_, post)| NodeVoterOutput::Post(post));
             self.out.extend(post);
         }
         match self.stage {
             Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
+            // The identity is stored: others may hear it.
+            Stage::Starting(ref mut start) => start.again = self.now,
             _ => {}
         }
         let done = self.votes_after.filter(|after| after.number <= self.stored);
@@ -464,7 +445,11 @@ impl NodeVoter {
     /// A node is disconnected.
     pub fn down(&mut self, now: Time, node: &NodeName) {
         self.now = self.now.max(now);
-        let known = self.state.record.as_ref().and_then(|record| self.clients.known(node, record));
+        let known = self
+            .state
+            .record
+            .as_ref()
+            .and_then(|record| self.clients.known(node, record));
         if let (Some(voter), Some(node)) = (&mut self.voter, known) {
             voter.down(self.now, node);
         }
@@ -524,7 +509,10 @@ impl NodeVoter {
     /// The view of this node.
     #[must_use]
     pub fn view(&self) -> ViewId {
-        self.state.record.as_ref().map_or(ViewId::NONE, |record| record.id)
+        self.state
+            .record
+            .as_ref()
+            .map_or(ViewId::NONE, |record| record.id)
     }
 
     /// The name of a node that the voter knows by this number.
@@ -567,7 +555,8 @@ impl NodeVoter {
                     view: record.id,
                     content: Content::Frame(send.frame),
                 };
-                self.out.push(NodeVoterOutput::Post(Post { to, role, envelope }));
+                self.out
+                    .push(NodeVoterOutput::Post(Post { to, role, envelope }));
             }
             VoterOutput::Store(mark) => {
                 self.state.mark = self.state.mark.max(mark);
@@ -649,7 +638,10 @@ impl NodeVoter {
 
     fn is_member(&self) -> bool {
         let own = self.own();
-        self.state.record.as_ref().is_some_and(|record| record.has(&own))
+        self.state
+            .record
+            .as_ref()
+            .is_some_and(|record| record.has(&own))
     }
 
     /// Whether the view has this node with the identity of a file that is lost.

@@ -84,6 +84,26 @@ pub enum ProtocolBug {
     AcceptedForgotten,
     /// Nobody learns from members of its own view.
     NoLearningFromNew,
+    /// A lock counts votes of the new list before it is kept.
+    NewVotesCount,
+    /// A kept vote less than a quorum is enough.
+    FewerKept,
+    /// Votes whose lease was over are kept.
+    KeptLate,
+    /// The deadline of a lock in transition is set anew by a further change.
+    DeadlineAnew,
+    /// The deadline of a lock in transition ignores that unasked votes end early.
+    DeadlineOfUnasked,
+    /// An agent settles at the voters of a new list without asserting its locks.
+    SettlesUnasserted,
+    /// No vote is kept.
+    NoKept,
+    /// Unasked votes are not kept.
+    UnaskedNotKept,
+    /// An agent says that its locks are kept before a quorum of the new list votes for them.
+    KeptEarly,
+    /// Agents do not send the record to members that leave.
+    LeaversUnasked,
     /// After a reset, voters wait for no lease.
     ResetNoQuarantine,
     /// After a reset, voters wait for a quorum only.

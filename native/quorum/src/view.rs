@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a node: 1 to [`MAX_NODE_NAME`](bounds::MAX_NODE_NAME) bytes. Cheap to clone.
+/// The name of a node: 1 to 1020 bytes. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);
 
@@ -97,10 +97,10 @@ pub struct Record {
     /// The lease of voters in milliseconds. All views of a cluster have the same.
     pub lease_ms: u64,
     /// The members in ascending order.
-    #[serde(deserialize_with = "bounds::members")]
+    #[serde(deserialize_with = "members")]
     pub members: Vec<Peer>,
     /// Those of the view before. Empty in view 0.
-    #[serde(deserialize_with = "bounds::earlier_members")]
+    #[serde(deserialize_with = "earlier_members")]
     pub before: Vec<Peer>,
     /// Fences begin above this one: 0, or high after a reset.
     pub fence: crate::message::Fence,
@@ -178,7 +178,10 @@ impl Record {
 
     /// The places of the members that are in `nodes`.
     pub fn places<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeName>) -> MemberSet {
-        nodes.into_iter().filter_map(|node| self.place(node)).collect()
+        nodes
+            .into_iter()
+            .filter_map(|node| self.place(node))
+            .collect()
     }
 }
 
@@ -204,4 +207,31 @@ pub struct Ballot {
     pub round: u64,
     /// The proposer: random bits of its start.
     pub proposer: u64,
+}
+
+/// The machine of a node that receives a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Its agent.
+    Agent,
+    /// Its voter.
+    Voter,
+}
+
+/// The members of a view: at least one, each node once.
+fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Peer>, D::Error> {
+    let members = earlier_members(deserializer)?;
+    match members.is_empty() {
+        true => Err(D::Error::custom("a view without members")),
+        false => Ok(members),
+    }
+}
+
+/// The members of the view before, if there was one: each node once.
+fn earlier_members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Peer>, D::Error> {
+    let members: Vec<Peer> = bounds::peers(deserializer)?;
+    match members.windows(2).all(|pair| pair[0].node != pair[1].node) {
+        true => Ok(members),
+        false => Err(D::Error::custom("a node that is a member twice")),
+    }
 }

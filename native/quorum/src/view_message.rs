@@ -11,9 +11,10 @@
 //! ```
 
 use crate::bounds;
-use crate::message::{Fence, Lifetime, Role};
-use crate::view::{Ballot, Id, NodeName, Record};
-use serde::{Deserialize, Serialize};
+use crate::message::{Fence, Lifetime};
+use crate::view::{Ballot, Id, NodeName, Record, Role};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A message about views.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -98,7 +99,7 @@ pub struct Report {
     /// No fence that it gave or recorded is higher.
     pub floor: Fence,
     /// The agents that may count on votes of it, also on provisional ones. `None`: any.
-    #[serde(deserialize_with = "bounds::agents")]
+    #[serde(deserialize_with = "agents")]
     pub agents: Option<Vec<(NodeName, Lifetime)>>,
 }
 
@@ -114,9 +115,25 @@ pub struct Readiness {
     /// Whether it may promise: it votes in its view, and no lock of the view before needs it any more.
     pub is_over: bool,
     /// Why it cannot write its file, if so.
-    #[serde(deserialize_with = "bounds::trouble")]
+    #[serde(deserialize_with = "trouble")]
     pub trouble: Option<String>,
     /// Nodes whose agents have votes there and did not answer since the first question, at most 16 of them.
     #[serde(deserialize_with = "bounds::node_names")]
     pub silent: Vec<NodeName>,
+}
+
+fn agents<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<(NodeName, Lifetime)>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Agents(#[serde(deserialize_with = "bounds::of_agents")] Vec<(NodeName, Lifetime)>);
+    Ok(Option::<Agents>::deserialize(deserializer)?.map(|agents| agents.0))
+}
+
+fn trouble<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let trouble = Option::<&str>::deserialize(deserializer)?;
+    match trouble.is_some_and(|text| text.len() > bounds::MAX_TROUBLE) {
+        true => Err(D::Error::custom("a text that is too long")),
+        false => Ok(trouble.map(str::to_owned)),
+    }
 }

@@ -219,7 +219,9 @@ impl Voter {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let stage = match &self.stage {
-            Stage::Quarantine { again } => Some(self.quarantine_ends().map_or(*again, |at| at.min(*again))),
+            Stage::Quarantine { again } => {
+                Some(self.quarantine_ends().map_or(*again, |at| at.min(*again)))
+            }
             Stage::Ready | Stage::Voting | Stage::Superseded { .. } => None,
         };
         let rest = !self.waking.is_empty() || !self.leaving.is_empty() || self.names.has_changed();
@@ -254,7 +256,8 @@ impl Voter {
         let waits_for = match &self.stage {
             Stage::Quarantine { .. } => {
                 let quarantine = self.quarantine.iter();
-                let unsettled = quarantine.flat_map(|quarantine| quarantine.unsettled(self.members()));
+                let unsettled =
+                    quarantine.flat_map(|quarantine| quarantine.unsettled(self.members()));
                 let unsettled: MemberSet = unsettled.filter_map(Node::member).collect();
                 unsettled.or(self.lives.unanswered()).and(all)
             }

@@ -8,6 +8,7 @@
 //! | `machines.rs` | calls of the machines, and their outputs |
 //! | `faults.rs` | crashes, lost files, links that are cut |
 //! | `operator.rs` | changes of the members, and what their answers promise |
+//! | `records.rs` | what a history remembers |
 //! | `checks.rs` | one holder, growing fences, and progress when all faults are over |
 //!
 //! The machines are [`NodeVoter`](quorum::node_voter::NodeVoter) and [`NodeAgent`](quorum::node_agent::NodeAgent), as
@@ -18,8 +19,9 @@ mod faults;
 mod machines;
 mod operator;
 pub mod plan;
+mod records;
 mod world;
 
-pub use checks::Broken;
 pub use plan::{Options, Plan};
+pub use records::Broken;
 pub use world::{run, Outcome};

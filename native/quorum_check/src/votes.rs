@@ -209,7 +209,10 @@ pub fn conflict<'a>(
 /// the voter is not in quarantine when it receives the batch at `now`. Not those after a `Settled`, which may end the
 /// quarantine.
 fn refused(voter: &Voter, batch: &Batch, now: Time) -> Vec<Token> {
-    let until_settled = batch.ops.iter().take_while(|op| !matches!(op, Op::Settled { .. }));
+    let until_settled = batch
+        .ops
+        .iter()
+        .take_while(|op| !matches!(op, Op::Settled { .. }));
     let asserted = until_settled.filter_map(|op| match op {
         Op::Assert {
             token,

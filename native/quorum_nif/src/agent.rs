@@ -1,13 +1,13 @@
 //! NIFs of the agent of this node.
 
-use crate::clients::Clients;
 use crate::lock::{AgentCell, LockHandle, LockId, CURRENT};
 use crate::machine::{self, Running};
-use crate::{clock, error::CallError, setup::Setup};
-use quorum::agent::{Agent, AgentOutput, Loss, Path, Refusal, Request};
-use quorum::members::Member;
+use crate::{clock, error::CallError, nodes::Nodes, setup::Setup};
+use quorum::agent::{AgentOutput, Loss, Path, Refusal, Request, Status};
 use quorum::message::{Mode, Name, Names};
+use quorum::node_agent::{NodeAgent, NodeAgentOutput};
 use quorum::time::Time;
+use quorum::view::NodeName;
 use rustler::{Atom, Binary, Decoder, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 mod atoms {
     rustler::atoms! {
-        accepted, asked, at_risk, bad_frame, granted, infinity, lost, misconfigured, missing, no_quorum, ok, passed,
-        quorum, recalled, refused, revoked, timeout, unlocked,
+        accepted, adopted, asked, at_risk, bad_frame, granted, infinity, lost, missing, no_quorum, none, ok,
+        other_cluster, passed, quorum, recalled, refused, revoked, timeout, unlocked,
     }
 }
 
@@ -32,17 +32,16 @@ const OUTPUTS: usize = 32;
 #[derive(NifTaggedEnum)]
 #[rustler(decode)]
 enum AgentEvent<'a> {
-    Frame(usize, Binary<'a>),
+    Frame(Atom, u64, u64, Binary<'a>),
     Lock(u64, LockMode, Vec<Binary<'a>>, Timeout),
     UnlockAsync(LockId, u64),
     /// The function `unlock_async` has unlocked it.
     UnlockMarked(LockId, u64),
     Unlock(LockId, u64),
     Cancel(u64),
-    Up(usize),
-    Down(usize),
+    Up(Atom),
+    Down(Atom),
     Revoke(Binary<'a>),
-    Differing(Vec<usize>),
 }
 
 /// Whole milliseconds, or `infinity`, which is [`Duration::MAX`].
@@ -66,20 +65,22 @@ enum LockMode {
 /// `agent_open(Setup) -> Handle`: creates the agent that the calling process runs. Ends the previous agent: none of
 /// its locks is held from now on.
 #[rustler::nif]
-fn agent_open(setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
-    let setup = setup.agent()?;
+fn agent_open(env: Env<'_>, setup: Setup) -> NifResult<ResourceArc<AgentHandle>> {
+    let mut nodes = Nodes::default();
+    let setup = setup.agent(env, &mut nodes)?;
     let mut current = CURRENT.lock();
     if let Some(before) = current.take() {
         before.lease.end();
     }
-    let machine = Agent::new(setup, clock::now());
+    let (id, most_unlocking) = (setup.lifetime.0 >> 5, setup.rules.pending_unlocks);
+    let machine = NodeAgent::new(setup, clock::now());
     let cell = Arc::new(AgentCell {
-        id: setup.lifetime.0 >> 5,
-        lease: machine.lease(),
-        running: Running::new(machine),
+        id,
+        lease: machine.as_agent().lease(),
+        running: Running::new(machine, nodes),
         unlocking: AtomicU64::new(0),
         pending: AtomicU64::new(0),
-        most_unlocking: setup.rules.pending_unlocks,
+        most_unlocking,
     });
     *current = Some(Arc::clone(&cell));
     Ok(ResourceArc::new(AgentHandle(cell)))
@@ -94,8 +95,8 @@ fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
 }
 
 /// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: applies the events and the time
-/// that has passed. `Silent` is a bit set of the members that do not answer, by index. `Pending` is the number of
-/// unlocks that more than half of the members have not executed.
+/// that has passed. `Silent` are the members that do not answer. `Pending` is the number of unlocks that more than half
+/// of the members have not executed.
 #[rustler::nif]
 fn agent_step<'a>(
     env: Env<'a>,
@@ -111,16 +112,16 @@ fn agent_step<'a>(
     for event in events {
         outputs.extend(apply(env, cell, running, now, event)?);
     }
-    let (agent, encoder) = (&mut running.machine, &mut running.encoder);
-    agent.tick(now);
-    agent.flush(now);
-    for output in agent.outputs() {
-        outputs.push(output_term(env, cell, output, encoder));
+    running.machine.tick(now);
+    running.machine.flush(now);
+    for output in running.machine.outputs() {
+        outputs.extend(output_term(env, cell, output, running));
     }
-    let pending = agent.pending_unlocks();
+    let pending = running.machine.as_agent().pending_unlocks();
     cell.pending.store(pending, Ordering::Relaxed);
-    let wait = machine::wait(env, agent.deadline(), now);
-    let answer = (outputs, wait, agent.silent().bits(), pending).encode(env);
+    let wait = machine::wait(env, running.machine.deadline(), now);
+    let silent = silent(env, running);
+    let answer = (outputs, wait, silent, pending).encode(env);
     drop(guard);
     machine::account(env, now);
     Ok(answer)
@@ -130,47 +131,47 @@ fn agent_step<'a>(
 fn apply<'a>(
     env: Env<'a>,
     cell: &AgentCell,
-    running: &mut Running<Agent>,
+    running: &mut Running<NodeAgent>,
     now: Time,
     event: AgentEvent<'a>,
 ) -> Result<Option<Term<'a>>, CallError> {
-    let agent = &mut running.machine;
+    let (machine, nodes) = (&mut running.machine, &mut running.nodes);
     let missing = |was: bool, request: u64| (!was).then(|| (atoms::missing(), request).encode(env));
     match event {
-        AgentEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
-            Ok(frame) => agent.receive(now, member(place)?, frame),
-            Err(why) => return Ok(Some((atoms::bad_frame(), place, why).encode(env))),
-        },
+        AgentEvent::Frame(from, cluster, number, bytes) => {
+            match machine::decoded(cluster, number, &bytes) {
+                Ok(envelope) => machine.receive(now, &nodes.name(env, from)?, envelope),
+                Err(why) => return Ok(Some((atoms::bad_frame(), from, why).encode(env))),
+            }
+        }
         AgentEvent::Lock(request, mode, names, Timeout(timeout)) => {
             let mode = match mode {
                 LockMode::Read => Mode::Read,
                 LockMode::Write => Mode::Write,
             };
-            agent.lock(now, Request(request), all(names)?, mode, timeout);
+            machine
+                .agent()
+                .lock(now, Request(request), all(names)?, mode, timeout);
         }
         AgentEvent::UnlockAsync(id, request) => {
-            let unlock = |token| agent.unlock_async(now, token, Request(request));
+            let unlock = |token| machine.agent().unlock_async(now, token, Request(request));
             return Ok(missing(cell.token(id).is_some_and(unlock), request));
         }
         AgentEvent::UnlockMarked(id, request) => {
             if let Some(token) = cell.token(id) {
                 cell.unlocking.fetch_sub(1, Ordering::Relaxed);
                 // The holder has already seen whether the lock was held.
-                let _: bool = agent.unlock_async(now, token, Request(request));
+                let _: bool = machine.agent().unlock_async(now, token, Request(request));
             }
         }
         AgentEvent::Unlock(id, request) => {
-            let unlock = |token| agent.unlock(now, token, Request(request));
+            let unlock = |token| machine.agent().unlock(now, token, Request(request));
             return Ok(missing(cell.token(id).is_some_and(unlock), request));
         }
-        AgentEvent::Cancel(request) => agent.cancel(now, Request(request)),
-        AgentEvent::Up(place) => agent.up(now, member(place)?),
-        AgentEvent::Down(place) => agent.down(now, member(place)?),
-        AgentEvent::Revoke(name) => agent.revoke(now, one(&name)?),
-        AgentEvent::Differing(places) => {
-            let members = places.into_iter().map(member).collect::<Result<_, _>>()?;
-            agent.differing(now, members);
-        }
+        AgentEvent::Cancel(request) => machine.agent().cancel(now, Request(request)),
+        AgentEvent::Up(node) => machine.up(now, &nodes.name(env, node)?),
+        AgentEvent::Down(node) => machine.down(now, &nodes.name(env, node)?),
+        AgentEvent::Revoke(name) => machine.agent().revoke(now, one(&name)?),
     }
     Ok(None)
 }
@@ -178,13 +179,27 @@ fn apply<'a>(
 fn output_term<'a>(
     env: Env<'a>,
     cell: &Arc<AgentCell>,
-    output: AgentOutput,
-    encoder: &mut machine::Encoder,
-) -> Term<'a> {
+    output: NodeAgentOutput,
+    running: &mut Running<NodeAgent>,
+) -> Option<Term<'a>> {
+    let nodes = &mut running.nodes;
+    Some(match output {
+        NodeAgentOutput::Post(post) => return running.encoder.send_term(env, &post, nodes),
+        NodeAgentOutput::Adopted(record) => {
+            let members = machine::members(env, &record, nodes);
+            (atoms::adopted(), record.id.number, members).encode(env)
+        }
+        NodeAgentOutput::OtherCluster { node } => {
+            (atoms::other_cluster(), nodes.atom(env, &node)?).encode(env)
+        }
+        NodeAgentOutput::Agent(output) => agent_output_term(env, cell, output),
+    })
+}
+
+fn agent_output_term<'a>(env: Env<'a>, cell: &Arc<AgentCell>, output: AgentOutput) -> Term<'a> {
     let id = |token| cell.lock_id(token);
     match output {
-        // An agent sends to members only.
-        AgentOutput::Send(send) => encoder.send_term(env, &send, &Clients::default()),
+        AgentOutput::Send(_) => unreachable!("the agent of a node posts what its agent sends"),
         AgentOutput::Granted {
             request,
             token,
@@ -205,7 +220,6 @@ fn output_term<'a>(
             let why = match why {
                 Refusal::Timeout => atoms::timeout(),
                 Refusal::NoQuorum => atoms::no_quorum(),
-                Refusal::Misconfigured => atoms::misconfigured(),
             };
             (atoms::refused(), request.0, why).encode(env)
         }
@@ -225,18 +239,46 @@ fn output_term<'a>(
     }
 }
 
-/// `agent_status(Handle) -> [{Connected, Answers, ValidMs}]`, in the order of the member list. `ValidMs` is the rest
-/// of the lease of the voter's votes.
+/// `agent_status(Handle) -> {Number | none, [{Node, Connected, Answers, ValidMs}]}`: the view, and its members.
+/// `ValidMs` is the rest of the lease of the voter's votes. Without a view: the nodes to ask.
 #[rustler::nif]
-fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, u64)>> {
+fn agent_status(env: Env<'_>, handle: ResourceArc<AgentHandle>) -> NifResult<Term<'_>> {
     CURRENT.check(&handle.0)?;
-    let running = machine::take(&handle.0.running)?;
+    let mut guard = machine::take(&handle.0.running)?;
+    let running = &mut *guard;
     let now = clock::now();
-    let status = running.machine.status().map(|status| {
+    let names = running.machine.nodes();
+    let info = |(name, status): (&NodeName, Status)| {
         let left = (status.valid - now).as_millis() as u64;
-        (status.connected, status.answers, left)
-    });
-    Ok(status.collect())
+        let node = running.nodes.atom(env, name)?;
+        Some((node, status.connected, status.answers, left).encode(env))
+    };
+    let members: Vec<_> = names
+        .iter()
+        .zip(running.machine.as_agent().status())
+        .filter_map(info)
+        .collect();
+    let number = match running.machine.record() {
+        Some(record) => record.id.number.encode(env),
+        None => atoms::none().encode(env),
+    };
+    Ok((number, members).encode(env))
+}
+
+/// The members that do not answer.
+fn silent(env: Env<'_>, running: &mut Running<NodeAgent>) -> Vec<Atom> {
+    let silent = running.machine.as_agent().silent();
+    let Some(record) = running.machine.record().filter(|_| !silent.is_empty()) else {
+        return Vec::new();
+    };
+    let names: Vec<_> = record
+        .members
+        .iter()
+        .map(|peer| peer.node.clone())
+        .collect();
+    running
+        .nodes
+        .atoms(env, silent.iter().map(|member| &names[member.place()]))
 }
 
 /// `agent_has_quorum(Handle) -> boolean()`: whether a quorum of members votes for writers.
@@ -244,7 +286,7 @@ fn agent_status(handle: ResourceArc<AgentHandle>) -> NifResult<Vec<(bool, bool, 
 fn agent_has_quorum(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
     let running = machine::take(&handle.0.running)?;
-    Ok(running.machine.has_quorum())
+    Ok(running.machine.as_agent().has_quorum())
 }
 
 /// `agent_unlocks_arrived(Handle) -> boolean()`: whether all voters that answer have executed all unlocks.
@@ -252,11 +294,7 @@ fn agent_has_quorum(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
 fn agent_unlocks_arrived(handle: ResourceArc<AgentHandle>) -> NifResult<bool> {
     CURRENT.check(&handle.0)?;
     let running = machine::take(&handle.0.running)?;
-    Ok(running.machine.unlocks_arrived())
-}
-
-fn member(place: usize) -> Result<Member, CallError> {
-    Member::at(place).ok_or(CallError::BadArg)
+    Ok(running.machine.as_agent().unlocks_arrived())
 }
 
 fn one(name: &Binary<'_>) -> Result<Name, CallError> {

@@ -6,10 +6,11 @@
 //! | `agent.rs` | the NIFs of this node's agent: events in, outputs out, in steps |
 //! | `voter.rs` | the NIFs of this node's voter |
 //! | `lock.rs` | the handle of a lock: whether it is held, its release, and what both share with the agent |
-//! | `state_file.rs` | what a voter must know after a restart: its life, its fences, its leases |
+//! | `state_file.rs` | replaces the file with what a voter must know after a restart |
 //! | `state_lock.rs` | keeps other VMs away from that file |
 //! | `setup.rs` | the setup of both machines |
-//! | `machine.rs` | code that both machines share: one current machine per VM, steps, frames |
+//! | `machine.rs` | code that both machines share: one current machine per VM, steps, messages |
+//! | `nodes.rs` | the names of nodes as atoms and as text |
 //! | `clock.rs` | the clock of the leases |
 //! | `error.rs` | the reasons why a NIF raises |
 //!
@@ -26,11 +27,11 @@
 //! has started.
 
 mod agent;
-mod clients;
 mod clock;
 mod error;
 mod lock;
 mod machine;
+mod nodes;
 mod setup;
 mod state_file;
 mod state_lock;

@@ -6,9 +6,9 @@
 
 use crate::clock;
 use crate::machine::{Current, Running};
-use quorum::agent::Agent;
 use quorum::lease::{Lease, Standing};
 use quorum::message::Token;
+use quorum::node_agent::NodeAgent;
 use rustler::{Atom, Encoder, Env, LocalPid, Resource, ResourceArc, Term};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(crate) type LockId = (u64, u64);
 pub(crate) struct AgentCell {
     /// The agent's number: 59 random bits, a small integer in Erlang.
     pub(crate) id: u64,
-    pub(crate) running: Mutex<Running<Agent>>,
+    pub(crate) running: Mutex<Running<NodeAgent>>,
     pub(crate) lease: Arc<Lease>,
     /// Unlocks that are not applied by the agent yet.
     pub(crate) unlocking: AtomicU64,

@@ -4,15 +4,20 @@
 //! lifetimes of one agent. The current agent is therefore ended before a new one is created, and the calls of a process
 //! that has the old one raise.
 
-use crate::{clients::Clients, clock, error::CallError};
+use crate::{clock, error::CallError, nodes::Nodes};
+use quorum::envelope::{Content, Envelope, Post};
 use quorum::frame;
-use quorum::message::{Frame, Send};
+use quorum::message::Frame;
 use quorum::time::Time;
-use rustler::{Binary, Encoder as _, Env, NewBinary, Term};
+use quorum::view::Role;
+use quorum::view::{Record, ViewId};
+use rustler::{Atom, Binary, Encoder as _, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod atoms {
-    rustler::atoms! { ack, batch, floor, infinity, notice, send }
+    rustler::atoms! {
+        ack, batch, floor, infinity, members, notice, number, send, view_agent, view_voter
+    }
 }
 
 /// The current machine.
@@ -43,10 +48,11 @@ impl<M> Current<M> {
     }
 }
 
-/// A machine, and what encodes its frames.
+/// A machine, and what its messages need.
 pub(crate) struct Running<M> {
     pub(crate) machine: M,
     pub(crate) encoder: Encoder,
+    pub(crate) nodes: Nodes,
 }
 
 /// Encodes frames. The buffer is reused because allocation dominates the time of a short step.
@@ -55,9 +61,13 @@ pub(crate) struct Encoder {
 }
 
 impl<M> Running<M> {
-    pub(crate) fn new(machine: M) -> Mutex<Self> {
+    pub(crate) fn new(machine: M, nodes: Nodes) -> Mutex<Self> {
         let encoder = Encoder { bytes: Vec::new() };
-        Mutex::new(Self { machine, encoder })
+        Mutex::new(Self {
+            machine,
+            encoder,
+            nodes,
+        })
     }
 }
 
@@ -72,34 +82,52 @@ pub(crate) fn random() -> Result<u64, CallError> {
     getrandom::u64().map_err(|_| CallError::NoRandom)
 }
 
-/// Decodes a frame, or explains why it is invalid.
-pub(crate) fn decoded(bytes: &Binary<'_>) -> Result<Frame, String> {
-    frame::decode(bytes.as_slice()).map_err(|error| error.to_string())
+/// Decodes a message of a node with this view, or explains why it is invalid.
+pub(crate) fn decoded(cluster: u64, number: u64, bytes: &Binary<'_>) -> Result<Envelope, String> {
+    let content = frame::decode_content(bytes.as_slice()).map_err(|error| error.to_string())?;
+    let view = ViewId { cluster, number };
+    Ok(Envelope { view, content })
 }
 
 impl Encoder {
-    /// `{send, Kind, Place | ClientName, Frame}`
+    /// `{send, Kind, Node, Cluster, Number, Bytes}`. `None` if no node can have the name of the receiver.
     pub(crate) fn send_term<'a>(
         &mut self,
         env: Env<'a>,
-        send: &Send,
-        clients: &Clients,
-    ) -> Term<'a> {
-        let to = match send.to.member() {
-            Some(member) => member.place().encode(env),
-            None => clients.name(env, send.to),
-        };
-        frame::encode_into(&send.frame, &mut self.bytes);
+        post: &Post,
+        nodes: &mut Nodes,
+    ) -> Option<Term<'a>> {
+        let to = nodes.atom(env, &post.to)?;
+        let Envelope { view, content } = &post.envelope;
+        frame::encode_content(content, &mut self.bytes);
         let mut binary = NewBinary::new(env, self.bytes.len());
         binary.as_mut_slice().copy_from_slice(&self.bytes);
-        let kind = match send.frame {
-            Frame::Batch(_) => atoms::batch(),
-            Frame::Floor(_) => atoms::floor(),
-            Frame::Ack(_) => atoms::ack(),
-            Frame::Notice(_) => atoms::notice(),
+        let kind = match content {
+            Content::Frame(Frame::Batch(_)) => atoms::batch(),
+            Content::Frame(Frame::Life(_)) => atoms::floor(),
+            Content::Frame(Frame::Ack(_)) => atoms::ack(),
+            Content::Frame(Frame::Notice(_)) => atoms::notice(),
+            Content::View(_) if post.role == Role::Agent => atoms::view_agent(),
+            Content::View(_) => atoms::view_voter(),
         };
-        (atoms::send(), kind, to, Binary::from(binary)).encode(env)
+        let bytes = Binary::from(binary);
+        Some((atoms::send(), kind, to, view.cluster, view.number, bytes).encode(env))
     }
+}
+
+/// The nodes of a view.
+pub(crate) fn members(env: Env<'_>, record: &Record, nodes: &mut Nodes) -> Vec<Atom> {
+    nodes.atoms(env, record.members.iter().map(|peer| &peer.node))
+}
+
+/// `#{number := Number, members := [Node]}`
+pub(crate) fn record_term<'a>(env: Env<'a>, record: &Record, nodes: &mut Nodes) -> Term<'a> {
+    let members = members(env, record, nodes).encode(env);
+    let pairs = [
+        (atoms::number(), record.id.number.encode(env)),
+        (atoms::members(), members),
+    ];
+    Term::map_from_pairs(env, &pairs).expect("its keys differ")
 }
 
 /// The milliseconds until `deadline`, rounded up: a timer that fires early would have to be set again.

@@ -1,28 +1,27 @@
 //! NIFs of the voter of this node.
 
-use crate::clients::Clients;
 use crate::machine::{self, Running};
-use crate::setup::{Setup, VoterStart};
+use crate::nodes::Nodes;
+use crate::setup::Setup;
 use crate::{clock, error::CallError};
-use quorum::members::Member;
-use quorum::message::{Fence, VoterState};
-use quorum::voter::{Voter, VoterOutput};
-use rustler::{Binary, Encoder, Env, NifResult, NifTaggedEnum};
+use quorum::message::VoterState;
+use quorum::node_voter::{Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, Phase, State, Why};
+use quorum::view::NodeName;
+use quorum::voter::Voter;
+use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::Mutex;
 
 mod atoms {
-    rustler::atoms! { bad_frame, guests, store, superseded }
-}
-
-/// The state machine, and the names of its clients.
-struct VoterOfNames {
-    voter: Voter,
-    clients: Clients,
+    rustler::atoms! {
+        answer, bad_frame, changing, client, down, error, kept, lease_ms, lost, no_answer_of_agents, none, not_known,
+        not_ready, ok, other_cluster, other_list, running, seal, settle, start, starting, state_file, store, took,
+        unknown, voting,
+    }
 }
 
 /// The resource behind the voter's handle. Only the voter's process has it.
-pub(crate) struct VoterHandle(Mutex<Running<VoterOfNames>>);
+pub(crate) struct VoterHandle(Mutex<Running<NodeVoter>>);
 
 #[rustler::resource_impl]
 impl Resource for VoterHandle {}
@@ -31,23 +30,29 @@ impl Resource for VoterHandle {}
 const OUTPUTS: usize = 16;
 
 #[derive(NifTaggedEnum)]
+#[rustler(decode)]
 enum VoterEvent<'a> {
-    Frame(usize, Binary<'a>),
-    ClientFrame(Binary<'a>, Binary<'a>),
-    GuestsStored,
+    Frame(Atom, u64, u64, Binary<'a>),
     Stored(u64),
-    Misconfigured(bool),
-    Down(usize),
-    ClientDown(Binary<'a>),
+    NotStored(String),
+    Down(Atom),
+    Change(u64, Vec<Atom>),
+    Reset(u64, Vec<Atom>),
 }
 
-/// `voter_open(Setup, Start) -> Handle`: opens a voter that the calling process runs.
+/// `voter_open(Setup, Stored | nil) -> Handle`: opens a voter that the calling process runs. `Stored` is the content of
+/// the state file.
 #[rustler::nif]
-fn voter_open(setup: Setup, start: VoterStart) -> NifResult<ResourceArc<VoterHandle>> {
-    let voter = Voter::new(setup.voter(&start)?, clock::now());
-    let clients = Clients::default();
-    let running = Running::new(VoterOfNames { voter, clients });
-    Ok(ResourceArc::new(VoterHandle(running)))
+fn voter_open(
+    env: Env<'_>,
+    setup: Setup,
+    stored: Option<Binary<'_>>,
+) -> NifResult<ResourceArc<VoterHandle>> {
+    let decode = |bytes: Binary<'_>| State::decode(&bytes).map_err(|_| CallError::BadArg);
+    let stored = stored.map(decode).transpose()?;
+    let mut nodes = Nodes::default();
+    let voter = NodeVoter::new(setup.voter(env, &mut nodes)?, stored, clock::now());
+    Ok(ResourceArc::new(VoterHandle(Running::new(voter, nodes))))
 }
 
 /// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: applies the events and the time that has
@@ -60,80 +65,171 @@ fn voter_step<'a>(
 ) -> NifResult<Term<'a>> {
     let mut guard = machine::take(&handle.0)?;
     let running = &mut *guard;
-    let (VoterOfNames { voter, clients }, encoder) = (&mut running.machine, &mut running.encoder);
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
-        match event {
-            VoterEvent::Frame(place, bytes) => match machine::decoded(&bytes) {
-                Ok(frame) => {
-                    let from = Member::at(place).ok_or(CallError::BadArg)?;
-                    voter.receive(now, from.into(), frame);
-                }
-                Err(why) => outputs.push((atoms::bad_frame(), place, why).encode(env)),
-            },
-            VoterEvent::ClientFrame(name, bytes) => match machine::decoded(&bytes) {
-                Ok(frame) => {
-                    let from = clients.node(&name)?;
-                    voter.receive(now, from, frame);
-                }
-                Err(why) => outputs.push((atoms::bad_frame(), name, why).encode(env)),
-            },
-            VoterEvent::GuestsStored => voter.guests_stored(now),
-            VoterEvent::Stored(mark) => voter.stored(now, Fence(mark)),
-            VoterEvent::Misconfigured(is_misconfigured) => {
-                voter.misconfigured(now, is_misconfigured);
-            }
-            VoterEvent::Down(place) => {
-                let member = Member::at(place).ok_or(CallError::BadArg)?;
-                voter.down(now, member.into());
-            }
-            VoterEvent::ClientDown(name) => {
-                if let Some(client) = clients.known(&name) {
-                    voter.down(now, client);
-                }
-            }
-        }
+        outputs.extend(apply(env, running, event)?);
     }
-    voter.tick(now);
-    for output in voter.outputs() {
-        outputs.push(match output {
-            VoterOutput::Send(send) => encoder.send_term(env, &send, clients),
-            VoterOutput::Store(mark) => (atoms::store(), mark.0).encode(env),
-            VoterOutput::StoreGuests(guests) => (atoms::guests(), guests).encode(env),
-            VoterOutput::Superseded { seen } => (atoms::superseded(), seen.life()).encode(env),
-        });
+    running.machine.tick(now);
+    for output in running.machine.outputs() {
+        outputs.extend(output_term(env, running, output));
     }
-    // After the outputs, which have names.
-    clients.retain(|client| voter.knows(client));
+    let voter = &running.machine;
     let wait = machine::wait(env, voter.deadline(), now);
-    let votes = voter.state() == VoterState::Voting;
+    let votes = voter
+        .voter()
+        .is_some_and(|voter| voter.state() == VoterState::Voting);
     let answer = (outputs, wait, votes).encode(env);
     drop(guard);
     machine::account(env, now);
     Ok(answer)
 }
 
-/// `voter_clients(Handle) -> [{Name, Votes, Waiting, HeardMs}]`: the clients that have a lease, with their votes and
-/// waiting requests, and the time since their last batch.
-#[rustler::nif]
-fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Vec<Term<'_>>> {
-    let running = machine::take(&handle.0)?;
-    let VoterOfNames { voter, clients } = &running.machine;
-    let now = clock::now();
-    let agents = voter.agents().filter(|agent| agent.0.is_client());
-    let info = |(node, votes, waiting, heard)| {
-        let heard_ms = (now - heard).as_millis() as u64;
-        (clients.name(env, node), votes, waiting, heard_ms).encode(env)
-    };
-    Ok(agents.map(info).collect())
+/// Applies an event. Returns an immediate output, if there is one.
+fn apply<'a>(
+    env: Env<'a>,
+    running: &mut Running<NodeVoter>,
+    event: VoterEvent<'a>,
+) -> Result<Option<Term<'a>>, CallError> {
+    let (voter, nodes, now) = (&mut running.machine, &mut running.nodes, clock::now());
+    match event {
+        VoterEvent::Frame(from, cluster, number, bytes) => {
+            match machine::decoded(cluster, number, &bytes) {
+                Ok(envelope) => voter.receive(now, &nodes.name(env, from)?, envelope),
+                Err(why) => return Ok(Some((atoms::bad_frame(), from, why).encode(env))),
+            }
+        }
+        VoterEvent::Stored(number) => voter.stored(now, number),
+        VoterEvent::NotStored(why) => voter.not_stored(&why),
+        VoterEvent::Down(node) => voter.down(now, &nodes.name(env, node)?),
+        VoterEvent::Change(request, names) => voter.change(now, request, nodes.names(env, &names)?),
+        VoterEvent::Reset(request, names) => voter.reset(now, request, nodes.names(env, &names)?),
+    }
+    Ok(None)
 }
 
-/// `voter_status(Handle) -> {IsEmpty, Queued, Places}`: whether the voter has no votes and no queue positions, how many
-/// positions it has, and the members that it waits for before it votes.
+fn output_term<'a>(
+    env: Env<'a>,
+    running: &mut Running<NodeVoter>,
+    output: NodeVoterOutput,
+) -> Option<Term<'a>> {
+    let nodes = &mut running.nodes;
+    Some(match output {
+        NodeVoterOutput::Post(post) => return running.encoder.send_term(env, &post, nodes),
+        NodeVoterOutput::Store(number, state) => {
+            let bytes = state.encode();
+            let mut binary = NewBinary::new(env, bytes.len());
+            binary.as_mut_slice().copy_from_slice(&bytes);
+            (atoms::store(), number, Binary::from(binary)).encode(env)
+        }
+        NodeVoterOutput::Answer(request, answer) => {
+            (atoms::answer(), request, answer_term(env, &answer, nodes)).encode(env)
+        }
+        NodeVoterOutput::Took(record) => {
+            let members = machine::members(env, &record, nodes);
+            (atoms::took(), record.id.number, members).encode(env)
+        }
+        NodeVoterOutput::Lost => atoms::lost().encode(env),
+        NodeVoterOutput::OtherCluster(node, cluster) => {
+            (atoms::other_cluster(), nodes.atom(env, &node)?, cluster).encode(env)
+        }
+        NodeVoterOutput::OtherList(node) => {
+            (atoms::other_list(), nodes.atom(env, &node)?).encode(env)
+        }
+    })
+}
+
+/// The answer of `canal_lock_quorum:change_members/1`.
+fn answer_term<'a>(env: Env<'a>, answer: &ChangeAnswer, nodes: &mut Nodes) -> Term<'a> {
+    let error = |what: Atom, why: Term<'a>| (atoms::error(), (what, why)).encode(env);
+    match answer {
+        ChangeAnswer::Done(number) => (atoms::ok(), number).encode(env),
+        ChangeAnswer::NotReady(why) => {
+            let why = why.iter().filter_map(|(node, why)| {
+                let node = nodes.atom(env, node)?;
+                Some((node, why_term(env, why, nodes)))
+            });
+            let why: Vec<_> = why.collect();
+            error(atoms::not_ready(), why.encode(env))
+        }
+        ChangeAnswer::Changing(record) => {
+            error(atoms::changing(), machine::record_term(env, record, nodes))
+        }
+        ChangeAnswer::Unknown(record) => {
+            error(atoms::unknown(), machine::record_term(env, record, nodes))
+        }
+        ChangeAnswer::Starting(record) => {
+            error(atoms::starting(), machine::record_term(env, record, nodes))
+        }
+        ChangeAnswer::Running(names) => {
+            error(atoms::running(), nodes.atoms(env, names).encode(env))
+        }
+    }
+}
+
+fn why_term<'a>(env: Env<'a>, why: &Why, nodes: &mut Nodes) -> Term<'a> {
+    match why {
+        Why::Down => atoms::down().encode(env),
+        Why::Lease(lease_ms) => (atoms::lease_ms(), lease_ms).encode(env),
+        Why::StateFile(reason) => (atoms::state_file(), reason).encode(env),
+        Why::OtherCluster(cluster) => (atoms::other_cluster(), cluster).encode(env),
+        Why::NoAnswerOfAgents(names) => {
+            (atoms::no_answer_of_agents(), nodes.atoms(env, names)).encode(env)
+        }
+    }
+}
+
+/// `voter_clients(Handle) -> [{Node, Votes, Waiting, HeardMs}] | not_known`: the clients that have a lease, with their
+/// votes and waiting requests, and the time since their last batch. `not_known`: there is no voter yet.
 #[rustler::nif]
-fn voter_status(handle: ResourceArc<VoterHandle>) -> NifResult<(bool, usize, Vec<usize>)> {
-    let voter = &machine::take(&handle.0)?.machine.voter;
-    let waits_for = voter.waits_for().iter().map(Member::place).collect();
-    Ok((voter.is_empty(), voter.queued(), waits_for))
+fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Term<'_>> {
+    let mut guard = machine::take(&handle.0)?;
+    let running = &mut *guard;
+    let (voter, now) = (&running.machine, clock::now());
+    let Some(of_view) = voter.voter() else {
+        return Ok(atoms::not_known().encode(env));
+    };
+    let clients = of_view.agents().filter(|agent| agent.0.is_client());
+    let info = |(node, votes, waiting, heard)| {
+        let heard_ms = (now - heard).as_millis() as u64;
+        let name = running.nodes.atom(env, &voter.name_of(node)?)?;
+        Some((name, votes, waiting, heard_ms).encode(env))
+    };
+    let clients: Vec<_> = clients.filter_map(info).collect();
+    Ok(clients.encode(env))
+}
+
+/// `voter_status(Handle) -> {IsEmpty, Queued, View | none, Phase, WaitsFor}`: whether the voter has no votes and no
+/// queue positions, how many positions it has, the number and the nodes of its view, `voting`, `starting`, `client` or
+/// `none`, and the nodes that it waits for, with what it waits for.
+#[rustler::nif]
+fn voter_status(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Term<'_>> {
+    let mut guard = machine::take(&handle.0)?;
+    let running = &mut *guard;
+    let (machine, nodes) = (&running.machine, &mut running.nodes);
+    let status = machine.status();
+    let view = match &status.record {
+        Some(record) => (record.id.number, machine::members(env, record, nodes)).encode(env),
+        None => atoms::none().encode(env),
+    };
+    let phase = match status.phase {
+        Phase::Voting => atoms::voting(),
+        Phase::Starting => atoms::starting(),
+        Phase::Client => atoms::client(),
+        Phase::NoView => atoms::none(),
+    };
+    let what = |awaits: Awaits| match awaits {
+        Awaits::Start => atoms::start(),
+        Awaits::Report => atoms::seal(),
+        Awaits::Settled => atoms::settle(),
+        Awaits::Kept => atoms::kept(),
+    };
+    let waits_for = status.waits_for.iter();
+    let awaited =
+        |(node, awaits): &(NodeName, Awaits)| Some((nodes.atom(env, node)?, what(*awaits)));
+    let waits_for: Vec<_> = waits_for.filter_map(awaited).collect();
+    let voter = machine.voter();
+    let is_empty = voter.is_none_or(Voter::is_empty);
+    let queued = voter.map_or(0, Voter::queued);
+    Ok((is_empty, queued, view, phase, waits_for).encode(env))
 }

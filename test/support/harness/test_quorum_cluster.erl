@@ -3,8 +3,8 @@
 -module(test_quorum_cluster).
 
 -export([tests/2, tests/4, on/3, lease_ms/0, options/1]).
--export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1, had_run/2, lose_file/1]).
--export([await_voting/1, await_status/3, await_empty/1]).
+-export([members/1, client_options/1, start/2, start_all/1, stop/1, state/1, lose_file/1]).
+-export([await_voting/1, await_view/2, await_status/3, await_empty/1]).
 -export([isolate/2, heal/1, kill_process/1, kill_supervisor/0]).
 -export([lock/3, rlock/3, held/2, unlock/2, unlock_async/2, messages/1, messages_until_lost/2]).
 
@@ -89,24 +89,12 @@ start(Node, Options) ->
         ok
     end).
 
-%% As if the member, which is stopped, had run before, and no client had its votes.
--spec had_run(a_node(), canal_lock_quorum:options()) -> ok.
-had_run(Node, Options) ->
-    call(Node, fun() ->
-        ok = canal_lock_quorum_nif:load(),
-        Config = #{state_file := Path} = canal_lock_quorum_config:make(Options#{clients => none}),
-        ok = canal_lock_quorum_state_file:check(Path),
-        {ok, #{state := State}} = canal_lock_quorum_state_file:start(Config, 0),
-        {ok, true} = canal_lock_quorum_state_file:store(Path, canal_lock_quorum_state_file:with_mark(1, State)),
-        ok
-    end).
-
 %% The member, which is stopped, loses its default state file. Its last write may still be running.
 -spec lose_file(a_node()) -> ok.
 lose_file(Node) ->
     _ = test_nodes:is_alive(Node) andalso call(Node, fun() ->
         Writes = fun() ->
-            [F || P <- processes(), {_, {canal_lock_quorum_voter, F, 3}} <- [process_info(P, initial_call)]]
+            [P || P <- processes(), {_, {canal_lock_quorum_voter, write, _}} <- [process_info(P, initial_call)]]
         end,
         test_await:value([], Writes),
         file:delete(canal_lock_quorum_config:default_state_file())
@@ -129,9 +117,9 @@ state(Node) ->
 state_here() ->
     #{members := Members} = Status = canal_lock_quorum:status(),
     #{empty := IsEmpty} =
-        case is_member(Status) of
-            true -> canal_lock_quorum_voter:state();
-            false -> #{empty => true}
+        case whereis(canal_lock_quorum_voter) of
+            undefined -> #{empty => true};
+            _ -> canal_lock_quorum_voter:state()
         end,
     (maps:with([voting, quorum, held, waiting, pending_unlocks], Status))#{
         answering => length([Name || #{node := Name, answers := true} <- Members]),
@@ -154,8 +142,21 @@ await_voting(Nodes) ->
         end)
     end, Nodes).
 
-is_member(#{members := Members}) ->
-    lists:member(node(), [Name || #{node := Name} <- Members]).
+%% Until these nodes have a view with this number or a higher one.
+-spec await_view(non_neg_integer(), [a_node()]) -> ok.
+await_view(Number, Nodes) ->
+    lists:foreach(fun(Node) ->
+        call(Node, fun() ->
+            test_await:value(true, fun() ->
+                case canal_lock_quorum:status() of
+                    #{view := #{number := Now}} -> Now >= Number;
+                    #{view := none} -> false
+                end
+            end)
+        end)
+    end, Nodes).
+
+is_member(#{role := Role}) -> Role =:= member.
 
 %% Until the nodes have no vote, no lock and no request.
 -spec await_empty([a_node()]) -> ok.

@@ -20,6 +20,7 @@ use super::transition::Transition;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{Digest, Fence, Mode, Names, Token};
+use crate::protocol_bug::ProtocolBugs;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,6 +113,8 @@ pub(super) struct Locks {
     voters: Vec<VoterLocks>,
     /// A lock is at risk when less than this is left of its lease.
     at_risk: Duration,
+    /// Enabled protocol bugs: none outside models.
+    pub(super) bugs: ProtocolBugs,
 }
 
 /// Locks that [`Locks::look`] has found.
@@ -139,6 +142,7 @@ impl Locks {
             transition: Transition::default(),
             voters: vec![VoterLocks::default(); members.count()],
             at_risk,
+            bugs: ProtocolBugs::NONE,
         }
     }
 

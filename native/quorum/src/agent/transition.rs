@@ -15,6 +15,7 @@
 
 use crate::members::{Member, MemberSet};
 use crate::message::Token;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -113,23 +114,28 @@ impl Transition {
 
     /// This voter of the list before is sealed, as the agent learns at `now`. Its votes that still count are kept.
     /// Returns the locks that are kept by that.
-    pub(super) fn seal(&mut self, voter: Member, now: Time) -> Vec<Token> {
+    pub(super) fn seal(&mut self, voter: Member, now: Time, bugs: ProtocolBugs) -> Vec<Token> {
+        let is_late = bugs.have(ProtocolBug::KeptLate);
         let valid = self.valid.get(voter.place());
-        if self.sealed.contains(voter) || valid.is_none_or(|valid| *valid <= now) {
+        let counts = valid.is_some_and(|valid| *valid > now || is_late);
+        if self.sealed.contains(voter) || !counts || bugs.have(ProtocolBug::NoKept) {
             return Vec::new();
         }
         self.sealed = self.sealed.with(voter);
         let mut kept = Vec::new();
         for (token, lock) in &mut self.locks {
             let counts = |before: &&Before| {
-                let ends = before.provisional.contains(voter) && before.end <= now;
+                let is_provisional = before.provisional.contains(voter);
+                let ends = is_provisional && before.end <= now && !is_late
+                    || is_provisional && bugs.have(ProtocolBug::UnaskedNotKept);
                 before.votes.contains(voter) && !ends
             };
             let Some(before) = lock.before.as_ref().filter(counts) else {
                 continue;
             };
             lock.kept = lock.kept.with(voter);
-            if lock.kept.len() == before.quorum {
+            let fewer = usize::from(bugs.have(ProtocolBug::FewerKept) && before.quorum > 1);
+            if lock.kept.len() == before.quorum - fewer {
                 kept.push(*token);
             }
         }
@@ -235,8 +241,11 @@ mod tests {
         for (place, other, last) in [(0, 1, 19), (1, 2, 49), (2, 1, 29)] {
             for (now, is_kept) in [(last, true), (last + 1, false)] {
                 let (mut transition, voters) = three_votes();
-                assert_eq!(transition.seal(voters[other], Time(0)), []);
-                transition.seal(voters[place], Time(now));
+                assert_eq!(
+                    transition.seal(voters[other], Time(0), ProtocolBugs::NONE),
+                    []
+                );
+                transition.seal(voters[place], Time(now), ProtocolBugs::NONE);
                 assert_eq!(transition.is_kept(Token(1)), is_kept, "{place}");
             }
         }
@@ -247,14 +256,20 @@ mod tests {
         let (mut transition, [first, second, last]) = three_votes();
         assert_eq!(transition.unsealed(Time(0)).bits(), 0b111);
         assert_eq!(transition.unsealed(Time(30)).bits(), 0b011);
-        assert_eq!(transition.seal(second, Time(0)), []);
-        assert_eq!(transition.seal(second, Time(0)), []);
+        assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
+        assert_eq!(transition.seal(second, Time(0), ProtocolBugs::NONE), []);
         assert_eq!(transition.unsealed(Time(0)).bits(), 0b101);
-        assert_eq!(transition.seal(last, Time(0)), [Token(1)]);
-        assert_eq!(transition.seal(first, Time(0)), []);
+        assert_eq!(
+            transition.seal(last, Time(0), ProtocolBugs::NONE),
+            [Token(1)]
+        );
+        assert_eq!(transition.seal(first, Time(0), ProtocolBugs::NONE), []);
         assert!(transition.is_kept(Token(1)) && !transition.is_kept(Token(2)));
         // Not a voter of the list before.
-        assert_eq!(transition.seal(Member::at(3).unwrap(), Time(0)), []);
+        assert_eq!(
+            transition.seal(Member::at(3).unwrap(), Time(0), ProtocolBugs::NONE),
+            []
+        );
     }
 
     #[test]

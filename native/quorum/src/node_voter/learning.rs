@@ -1,11 +1,10 @@
 //! What a voter of a new view learns from those of the view before, and what it reports to the next ones.
 
-use super::{NodeVoter, Stage, REPEAT};
-use crate::message::{Fence, Lifetime, Role};
+use crate::message::{Fence, Lifetime};
 use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::time::Time;
 use crate::view::{NodeName, Peer, Record};
-use crate::view_message::{Report, ViewMessage};
+use crate::view_message::Report;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The reports so far.
@@ -16,7 +15,7 @@ pub(super) struct Learning {
 }
 
 /// The highest floor, and the agents that may count on votes. `None`: any.
-type Learned = (Fence, Option<BTreeSet<(NodeName, Lifetime)>>);
+pub(super) type Learned = (Fence, Option<BTreeSet<(NodeName, Lifetime)>>);
 
 impl Learning {
     pub(super) fn new(now: Time) -> Learning {
@@ -26,26 +25,37 @@ impl Learning {
         }
     }
 
-    fn add(&mut self, from: NodeName, report: Report) {
+    pub(super) fn add(&mut self, from: NodeName, report: Report) {
         self.reports.insert(from, report);
     }
 
     /// The members whose reports are missing.
     pub(super) fn missing(&self, record: &Record) -> Vec<NodeName> {
-        let peers = if record.before.is_empty() { &record.members } else { &record.before };
+        let peers = if record.before.is_empty() {
+            &record.members
+        } else {
+            &record.before
+        };
         let nodes = peers.iter().map(|peer| peer.node.clone());
-        nodes.filter(|node| !self.reports.contains_key(node)).collect()
+        nodes
+            .filter(|node| !self.reports.contains_key(node))
+            .collect()
     }
 
     /// What the reports say, if they are enough: those of a quorum of the members before, or of one that votes. After a
     /// reset, those of all members.
-    fn learned(&self, record: &Record, bugs: ProtocolBugs) -> Option<Learned> {
+    pub(super) fn learned(&self, record: &Record, bugs: ProtocolBugs) -> Option<Learned> {
         let peer = |node: &NodeName, report: &Report| Peer {
             node: node.clone(),
             id: report.id,
         };
-        let by = |of: &Peer| self.reports.get(&of.node).filter(|report| report.id == of.id);
-        let votes = |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
+        let by = |of: &Peer| {
+            self.reports
+                .get(&of.node)
+                .filter(|report| report.id == of.id)
+        };
+        let votes =
+            |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
         let voting = self.reports.iter().find(votes);
         if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
             return Some(joined([report]));
@@ -56,18 +66,25 @@ impl Learning {
                 true => Record::is_quorum(&record.members, has),
                 false => record.members.iter().all(has),
             };
-            let agents = bugs.have(ProtocolBug::ResetNoQuarantine).then(BTreeSet::new);
+            let agents = bugs
+                .have(ProtocolBug::ResetNoQuarantine)
+                .then(BTreeSet::new);
             return all.then_some((record.fence, agents));
         }
         // An identity whose node is in the list with another one is lost: its file may be another one by now.
-        let counts = |of: &&Peer| record.place(&of.node).is_none_or(|place| record.peer(place).id == of.id);
+        let counts = |of: &&Peer| {
+            record
+                .place(&of.node)
+                .is_none_or(|place| record.peer(place).id == of.id)
+        };
         let reports: Vec<&Report> = record.before.iter().filter(counts).filter_map(by).collect();
         let more = usize::from(bugs.have(ProtocolBug::OneSealTooFew));
         (reports.len() + more > record.before.len() / 2).then(|| joined(reports))
     }
 }
 
-fn joined<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Learned {
+/// What these reports say together.
+pub(super) fn joined<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Learned {
     let mut learned: Learned = (Fence::default(), Some(BTreeSet::new()));
     for report in reports {
         learned.0 = learned.0.max(report.floor);
@@ -80,135 +97,4 @@ fn joined<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Learned {
         };
     }
     learned
-}
-
-impl NodeVoter {
-    /// What this node knows as a member of its view, before it takes the next record. `None`: it is no member.
-    pub(super) fn own_report(&self) -> Option<Report> {
-        let record = self.state.record.as_ref().filter(|_| self.is_member())?;
-        let voter = self.voter.as_ref();
-        let agents = voter.and_then(|voter| voter.reported()).map(|agents| {
-            let named = agents.into_iter().map(|(node, agent)| (self.clients.name(node, record), agent));
-            let mut named: Vec<(NodeName, Lifetime)> = named.collect();
-            named.sort_unstable();
-            named
-        });
-        Some(Report {
-            id: self.state.id,
-            votes: voter.is_some_and(|voter| voter.is_voting()),
-            floor: voter.map_or(self.state.mark, |voter| voter.highest()),
-            agents: agents.filter(|agents| agents.len() <= crate::bounds::MAX_AGENTS),
-        })
-    }
-
-    /// A member of the view does not vote yet, and asks what this node knows.
-    pub(super) fn asked_to_learn(&mut self, from: &NodeName, record: &Record) {
-        if self.view() != record.id {
-            if self.view().number > record.id.number {
-                self.other_number(from, record.id, Role::Voter);
-            }
-            return;
-        }
-        if let Some(report) = self.report_for(record) {
-            self.post(from.clone(), Role::Voter, ViewMessage::Report(report));
-        }
-    }
-
-    fn report_for(&self, record: &Record) -> Option<Report> {
-        let voting = self.own_report().filter(|report| report.votes);
-        let own = self.own();
-        let lost = |peer: &&Peer| peer.node == own.node && self.has(ProtocolBug::LostReports);
-        let id = record.before.iter().find(lost).map_or(own.id, |peer| peer.id);
-        let is_sealed = record.before.contains(&own)
-            || record.before.is_empty() && record.has(&own)
-            || id != own.id;
-        // After a restart the report is lost: any agent may count on a vote.
-        let sealed = || Report {
-            id,
-            votes: false,
-            floor: self.state.mark,
-            agents: None,
-        };
-        let sealed = is_sealed.then(|| match &self.report {
-            Some(report) => Report {
-                votes: false,
-                ..report.clone()
-            },
-            None => sealed(),
-        });
-        voting.or(sealed)
-    }
-
-    pub(super) fn reported(&mut self, from: &NodeName, report: Report) {
-        if let Stage::Member(Some(learning)) = &mut self.stage {
-            learning.add(from.clone(), report);
-            self.learn();
-        }
-    }
-
-    /// Asks all members of both lists, until it has learned.
-    pub(super) fn tick_learning(&mut self) {
-        let Stage::Member(Some(learning)) = &mut self.stage else {
-            return;
-        };
-        if learning.again > self.now {
-            return;
-        }
-        learning.again = self.now + REPEAT;
-        self.ask_to_learn();
-    }
-
-    fn ask_to_learn(&mut self) {
-        let Some(record) = self.state.record.clone() else {
-            return;
-        };
-        let peers = record.before.iter().chain(&record.members);
-        let nodes: BTreeSet<NodeName> = peers.map(|peer| peer.node.clone()).collect();
-        for node in nodes {
-            if node != self.setup.node {
-                self.post(node, Role::Voter, ViewMessage::Learn(record.clone()));
-            }
-        }
-    }
-
-    /// Looks whether it has learned. Its own report counts as that of others.
-    pub(super) fn learn(&mut self) {
-        let Some(record) = self.state.record.clone() else {
-            return;
-        };
-        let own = self.report_for(&record);
-        let bugs = self.setup.bugs;
-        let is_stayer = bugs.have(ProtocolBug::StayersLearnNothing) && record.before.contains(&self.own());
-        let Stage::Member(Some(learning)) = &mut self.stage else {
-            return;
-        };
-        if let Some(report) = own {
-            learning.add(self.setup.node.clone(), report);
-        }
-        let learned = match (is_stayer, &self.report) {
-            (true, Some(report)) => Some(joined([report])),
-            _ => learning.learned(&record, bugs),
-        };
-        let Some((mut floor, mut agents)) = learned else {
-            return;
-        };
-        if bugs.have(ProtocolBug::NoFloor) {
-            floor = Fence::default();
-        }
-        if bugs.have(ProtocolBug::NoReports) {
-            agents = Some(BTreeSet::new());
-        }
-        // A voter that restarted before it voted has forgotten the assertions of agents that have settled.
-        let believes = !self.has_restarted || bugs.have(ProtocolBug::RestartedBelieves);
-        let agents = agents.filter(|_| believes);
-        let numbered = agents.map(|agents| {
-            let number = |(node, agent): (NodeName, Lifetime)| Some((self.clients.node(&node, &record)?, agent));
-            agents.into_iter().filter_map(number).collect()
-        });
-        self.stage = Stage::Member(None);
-        let now = self.now;
-        if let Some(voter) = &mut self.voter {
-            voter.learned(now, floor, numbered);
-        }
-    }
 }

@@ -2,8 +2,8 @@
 //! Simple", 2001), among the members of its view.
 
 use super::{NodeVoter, Stage};
-use crate::message::Role;
 use crate::protocol_bug::ProtocolBug;
+use crate::view::Role;
 use crate::view::{Ballot, NodeName, Record};
 use crate::view_message::ViewMessage;
 
@@ -34,7 +34,12 @@ impl NodeVoter {
     }
 
     pub(super) fn accept(&mut self, from: &NodeName, ballot: Ballot, record: Record) {
-        let Some(own) = self.state.record.as_ref().filter(|_| matches!(self.stage, Stage::Member(_))) else {
+        let Some(own) = self
+            .state
+            .record
+            .as_ref()
+            .filter(|_| matches!(self.stage, Stage::Member(_)))
+        else {
             return;
         };
         if own.next(record.members.clone()) != record {

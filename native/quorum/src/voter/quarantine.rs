@@ -89,7 +89,9 @@ impl Quarantine {
         members: Members,
         which: impl Fn(bool) -> bool + 'a,
     ) -> Box<dyn Iterator<Item = Node> + 'a> {
-        let has = move |agent: &(Node, Lifetime)| self.settled.get(agent).is_some_and(|kept| which(*kept));
+        let has = move |agent: &(Node, Lifetime)| {
+            self.settled.get(agent).is_some_and(|kept| which(*kept))
+        };
         match &self.awaited {
             Awaited::Members => {
                 let nodes = members.iter().map(Node::from);

@@ -11,12 +11,7 @@ use std::collections::BTreeSet;
 impl Voter {
     /// A voter of a new view has learned: no fence of the view before is above `floor`, and these agents may count on
     /// votes of it (`None`: any). It votes when they have settled here, or a lease from now.
-    pub fn learned(
-        &mut self,
-        now: Time,
-        floor: Fence,
-        agents: Option<BTreeSet<(Node, Lifetime)>>,
-    ) {
+    pub fn learned(&mut self, now: Time, floor: Fence, agents: Option<BTreeSet<(Node, Lifetime)>>) {
         self.advance(now);
         self.names.raise_all(floor);
         let until = self.now + self.setup.rules.voter_lease;
@@ -40,7 +35,9 @@ impl Voter {
     pub fn is_over(&self, now: Time) -> bool {
         self.stage == Stage::Voting
             && self.quarantine.as_ref().is_none_or(|quarantine| {
-                quarantine.until.is_some_and(|until| until <= now.max(self.now))
+                quarantine
+                    .until
+                    .is_some_and(|until| until <= now.max(self.now))
                     || quarantine.is_kept(self.members())
             })
     }
@@ -64,10 +61,16 @@ impl Voter {
             true => lease.provisional_count(),
             false => 0,
         };
-        let with_votes = self.leases.iter().filter(|(_, lease)| lease.count() > without(lease));
+        let with_votes = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.count() > without(lease));
         let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
-        knows
-            .then(|| with_votes.map(|(_, lease)| (lease.node, lease.agent)).collect())
+        knows.then(|| {
+            with_votes
+                .map(|(_, lease)| (lease.node, lease.agent))
+                .collect()
+        })
     }
 
     /// All agents that have a lease.
@@ -77,7 +80,10 @@ impl Voter {
 
     /// The nodes whose agents have votes here and have sent no batch since `since`. They are asked for one.
     pub fn silent_since(&mut self, since: Time) -> BTreeSet<Node> {
-        let silent = self.leases.iter().filter(|(_, lease)| lease.count() > 0 && lease.heard < since);
+        let silent = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.count() > 0 && lease.heard < since);
         let silent: BTreeSet<Node> = silent.map(|(_, lease)| lease.node).collect();
         for node in &silent {
             self.send(*node, Frame::Notice(self.notice(true)));

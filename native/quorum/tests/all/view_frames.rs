@@ -1,11 +1,13 @@
-//! F1 and F3 for messages about views: each has exactly one encoding, any bytes decode to a message or an error, and the
-//! longest ones fit into a frame.
+//! F1 and F3 for messages about views: each has exactly one encoding, any bytes decode to a message or an error, and
+//! the longest ones fit into a frame.
 
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
+use quorum::envelope::Content;
 use quorum::frame::{decode_content, encode_content, MAX_FENCE, MAX_FRAME, VERSION};
-use quorum::message::{Content, Fence, Lifetime, Role};
+use quorum::message::{Fence, Lifetime};
+use quorum::view::Role;
 use quorum::view::{Ballot, Id, NodeName, Peer, Record, ViewId};
 use quorum::view_message::{Readiness, Report, ViewMessage};
 
@@ -35,13 +37,15 @@ fn fence() -> impl Strategy<Value = Fence> {
 fn record() -> impl Strategy<Value = Record> {
     let members = peers().prop_filter("a member", |peers| !peers.is_empty());
     let id = (any::<u64>(), any::<u64>()).prop_map(|(cluster, number)| ViewId { cluster, number });
-    (id, any::<u64>(), members, peers(), fence()).prop_map(|(id, lease_ms, members, before, fence)| Record {
-        id,
-        lease_ms,
-        members,
-        before,
-        fence,
-    })
+    (id, any::<u64>(), members, peers(), fence()).prop_map(
+        |(id, lease_ms, members, before, fence)| Record {
+            id,
+            lease_ms,
+            members,
+            before,
+            fence,
+        },
+    )
 }
 
 fn ballot() -> impl Strategy<Value = Ballot> {
@@ -50,7 +54,8 @@ fn ballot() -> impl Strategy<Value = Ballot> {
 
 fn report() -> impl Strategy<Value = Report> {
     let agent = (node(), any::<u64>().prop_map(Lifetime));
-    let agents = option::of(btree_set(agent, 0..=9).prop_map(|agents| agents.into_iter().collect()));
+    let agents =
+        option::of(btree_set(agent, 0..=9).prop_map(|agents| agents.into_iter().collect()));
     (any::<u64>(), any::<bool>(), fence(), agents).prop_map(|(id, votes, floor, agents)| Report {
         id: Id(id),
         votes,
@@ -61,27 +66,38 @@ fn report() -> impl Strategy<Value = Report> {
 
 fn readiness() -> impl Strategy<Value = Readiness> {
     let head = (any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>());
-    (head, option::of("[a-z ]{0,20}"), nodes()).prop_map(|((nonce, id, lease_ms, is_over), trouble, silent)| {
-        Readiness {
+    (head, option::of("[a-z ]{0,20}"), nodes()).prop_map(
+        |((nonce, id, lease_ms, is_over), trouble, silent)| Readiness {
             nonce,
             id: Id(id),
             lease_ms,
             is_over,
             trouble,
             silent,
-        }
-    })
+        },
+    )
 }
 
 fn message() -> impl Strategy<Value = ViewMessage> {
-    let fresh = (nodes(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    let fresh = (
+        nodes(),
+        any::<u64>(),
+        any::<u64>(),
+        any::<u64>(),
+        any::<u64>(),
+    );
     prop_oneof![
-        any::<bool>().prop_map(|agent| ViewMessage::Ask(if agent { Role::Agent } else { Role::Voter })),
+        any::<bool>().prop_map(|agent| ViewMessage::Ask(if agent {
+            Role::Agent
+        } else {
+            Role::Voter
+        })),
         record().prop_map(ViewMessage::Record),
         any::<u64>().prop_map(|id| ViewMessage::Known { id: Id(id) }),
         record().prop_map(ViewMessage::Learn),
         report().prop_map(ViewMessage::Report),
-        (any::<u64>(), any::<bool>()).prop_map(|(nonce, agents)| ViewMessage::Ready { nonce, agents }),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(nonce, agents)| ViewMessage::Ready { nonce, agents }),
         readiness().prop_map(ViewMessage::Readiness),
         ballot().prop_map(ViewMessage::Prepare),
         (ballot(), option::of((ballot(), record())))
@@ -151,7 +167,12 @@ fn f3_the_longest_messages_fit() {
     let node = |place: usize| NodeName::new(&format!("{place:03}{}", "x".repeat(1017))).unwrap();
     let peers = |from: usize| -> Vec<Peer> {
         let id = Id(u64::MAX);
-        (from..from + 16).map(|place| Peer { node: node(place), id }).collect()
+        (from..from + 16)
+            .map(|place| Peer {
+                node: node(place),
+                id,
+            })
+            .collect()
     };
     let record = Record {
         id: ViewId {
@@ -167,7 +188,11 @@ fn f3_the_longest_messages_fit() {
         id: Id(u64::MAX),
         votes: true,
         floor: Fence(MAX_FENCE),
-        agents: Some((0..256).map(|place| (node(place), Lifetime(u64::MAX))).collect()),
+        agents: Some(
+            (0..256)
+                .map(|place| (node(place), Lifetime(u64::MAX)))
+                .collect(),
+        ),
     };
     for message in [ViewMessage::Learn(record), ViewMessage::Report(report)] {
         let bytes = encoded(message);
@@ -197,9 +222,14 @@ fn views_with_wrong_lists_are_rejected() {
         vec![],
         vec![peer("a", 1), peer("a", 2)],
         vec![peer("b", 1), peer("a", 2)],
-        (0..17).map(|place| peer(&format!("{place:02}"), 1)).collect(),
+        (0..17)
+            .map(|place| peer(&format!("{place:02}"), 1))
+            .collect(),
     ] {
-        assert!(decode_content(&bytes(members.clone())).is_err(), "{members:?}");
+        assert!(
+            decode_content(&bytes(members.clone())).is_err(),
+            "{members:?}"
+        );
     }
 }
 

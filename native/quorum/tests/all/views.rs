@@ -1,10 +1,14 @@
 //! The voters of nodes without agents: first starts, changes, lost files, resets.
 
-use quorum::message::{Fence, Post, Role};
-use quorum::node_voter::{ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why};
+use quorum::envelope::Post;
+use quorum::message::Fence;
+use quorum::node_voter::{
+    ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why,
+};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{NodeName, Record};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -62,12 +66,16 @@ impl Nodes {
     }
 
     fn stop(&mut self, nodes: &str) {
-        list(nodes).iter().for_each(|node| drop(self.voters.remove(node)));
+        list(nodes)
+            .iter()
+            .for_each(|node| drop(self.voters.remove(node)));
     }
 
     fn lose(&mut self, nodes: &str) {
         self.stop(nodes);
-        list(nodes).iter().for_each(|node| drop(self.files.remove(node)));
+        list(nodes)
+            .iter()
+            .for_each(|node| drop(self.files.remove(node)));
     }
 
     fn settle(&mut self) {
@@ -81,8 +89,11 @@ impl Nodes {
             let Some((from, post)) = self.wire.pop_front() else {
                 return;
             };
-            let is_cut = from != post.to && (self.cut.contains(&from) || self.cut.contains(&post.to));
-            if let (Role::Voter, false, Some(voter)) = (post.role, is_cut, self.voters.get_mut(&post.to)) {
+            let is_cut =
+                from != post.to && (self.cut.contains(&from) || self.cut.contains(&post.to));
+            if let (Role::Voter, false, Some(voter)) =
+                (post.role, is_cut, self.voters.get_mut(&post.to))
+            {
                 voter.receive(self.now, &from, post.envelope);
             }
         }
@@ -116,7 +127,10 @@ impl Nodes {
 
     fn change(&mut self, at: &str, to: &str) -> ChangeAnswer {
         let now = self.now;
-        self.voters.get_mut(&name(at)).unwrap().change(now, 1, list(to));
+        self.voters
+            .get_mut(&name(at))
+            .unwrap()
+            .change(now, 1, list(to));
         self.answer()
     }
 
@@ -136,11 +150,16 @@ impl Nodes {
     }
 
     fn phases(&self, nodes: &str) -> Vec<Phase> {
-        list(nodes).iter().map(|node| self.voters[node].status().phase).collect()
+        list(nodes)
+            .iter()
+            .map(|node| self.voters[node].status().phase)
+            .collect()
     }
 
     fn all_vote(&self, nodes: &str) -> bool {
-        self.phases(nodes).iter().all(|phase| *phase == Phase::Voting)
+        self.phases(nodes)
+            .iter()
+            .all(|phase| *phase == Phase::Voting)
     }
 }
 
@@ -168,9 +187,20 @@ fn nodes_with_the_same_list_form_view_0() {
 fn members_are_replaced_added_and_removed() {
     let mut nodes = Nodes::start("abcde", "abc");
     nodes.wait(2000);
-    let steps = [("a", "abd"), ("b", "abcde"), ("c", "abc"), ("a", "d"), ("d", "de"), ("e", "abc")];
+    let steps = [
+        ("a", "abd"),
+        ("b", "abcde"),
+        ("c", "abc"),
+        ("a", "d"),
+        ("d", "de"),
+        ("e", "abc"),
+    ];
     for (number, (at, to)) in steps.into_iter().enumerate() {
-        assert_eq!(nodes.change(at, to), ChangeAnswer::Done(number as u64 + 1), "{to}");
+        assert_eq!(
+            nodes.change(at, to),
+            ChangeAnswer::Done(number as u64 + 1),
+            "{to}"
+        );
         assert!(nodes.record(&to[..1]).unwrap().is_list(&list(to)));
         nodes.wait(1500);
         assert!(nodes.all_vote(to), "{to}");
@@ -183,7 +213,10 @@ fn members_are_replaced_added_and_removed() {
 fn a_change_that_is_not_ready_proposes_nothing() {
     let mut nodes = Nodes::start("abc", "abc");
     nodes.wait(2000);
-    assert_eq!(nodes.change("a", "abcd"), ChangeAnswer::NotReady(vec![(name("d"), Why::Down)]));
+    assert_eq!(
+        nodes.change("a", "abcd"),
+        ChangeAnswer::NotReady(vec![(name("d"), Why::Down)])
+    );
     assert_eq!(nodes.record("a").unwrap().id.number, 0);
     // A member that is down may stay in the list.
     nodes.start_nodes("d", "abc");
@@ -228,10 +261,17 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
     nodes.wait(2000);
     let reset = |nodes: &mut Nodes, at: &str, to: &str| {
         let now = nodes.now;
-        nodes.voters.get_mut(&name(at)).unwrap().reset(now, 1, list(to));
+        nodes
+            .voters
+            .get_mut(&name(at))
+            .unwrap()
+            .reset(now, 1, list(to));
         nodes.answer()
     };
-    assert_eq!(reset(&mut nodes, "a", "abcd"), ChangeAnswer::Running(vec![name("e")]));
+    assert_eq!(
+        reset(&mut nodes, "a", "abcd"),
+        ChangeAnswer::Running(vec![name("e")])
+    );
     nodes.stop("cde");
     assert_eq!(reset(&mut nodes, "a", "ab"), ChangeAnswer::Done(0));
     let record = nodes.record("a").unwrap().clone();

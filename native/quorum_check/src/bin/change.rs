@@ -1,4 +1,4 @@
-//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--trace]`.
+//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--trace]`.
 
 use quorum_check::views::{run, Options};
 use std::collections::BTreeMap;
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
             "--from" => from = number(arguments.next()).unwrap_or(0),
             "--histories" => histories = number(arguments.next()).unwrap_or(1),
             "--calm" => options.calm = Some(true),
+            "--contended" => options = options.contended(),
             "--trace" => options.trace = true,
             other => {
                 eprintln!("unknown argument {other}");

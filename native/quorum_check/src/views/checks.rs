@@ -1,42 +1,15 @@
 //! One holder, growing fences, one record of each number, and progress when all faults are over.
 
+use super::records::Held;
 use super::world::{Activity, Event, World};
-use crate::simulation::clock::{Real, SECOND};
+use crate::simulation::clock::SECOND;
 use quorum::agent::Refusal;
 use quorum::lease::Standing;
 use quorum::message::{Fence, Token};
 use quorum::node_voter::Phase;
-use quorum::view::{Record, ViewId};
+use quorum::view::Record;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What a history has broken.
-#[derive(Clone, Debug)]
-pub struct Broken {
-    pub label: &'static str,
-    pub text: String,
-}
-
-struct Held {
-    node: usize,
-    life: u64,
-    token: Token,
-    name: usize,
-    fence: Fence,
-    standing: Arc<Standing>,
-}
-
-#[derive(Default)]
-pub struct Checks {
-    pub broken: Option<Broken>,
-    pub passed: bool,
-    held: Vec<Held>,
-    asked: BTreeMap<u64, (usize, usize, Real)>,
-    last: BTreeMap<usize, Fence>,
-    records: BTreeMap<ViewId, Record>,
-    /// The nodes that lock a free name one after the other, after all faults. `None` before that.
-    probes: Option<Vec<usize>>,
-}
 
 impl World {
     pub fn asked(&mut self, request: u64, node: usize, name: usize) {
@@ -59,7 +32,12 @@ impl World {
         let wait = self.real - since;
         let last = self.checks.last.get(&name).copied().unwrap_or_default();
         if fence <= last {
-            self.broken("Q5", || format!("n{node} t{} has fence {}, after {}", token.0, fence.0, last.0));
+            self.broken("Q5", || {
+                format!(
+                    "n{node} t{} has fence {}, after {}",
+                    token.0, fence.0, last.0
+                )
+            });
         }
         self.checks.last.insert(name, fence.max(last));
         let life = self.nodes[node].agent.life;
@@ -79,7 +57,9 @@ impl World {
 
     pub fn refused(&mut self, node: usize, why: Refusal) {
         if self.checks.probes.is_some() {
-            self.broken("PR1", || format!("n{node} does not get a free name: {why:?}"));
+            self.broken("PR1", || {
+                format!("n{node} does not get a free name: {why:?}")
+            });
         }
         self.count(match why {
             Refusal::NoQuorum => "refused: no quorum",
@@ -89,15 +69,23 @@ impl World {
 
     pub fn unlocked(&mut self, node: usize, token: Token) {
         let life = self.nodes[node].agent.life;
-        self.checks.held.retain(|held| (held.node, held.life, held.token) != (node, life, token));
+        self.checks
+            .held
+            .retain(|held| (held.node, held.life, held.token) != (node, life, token));
     }
 
     pub fn lost(&mut self, node: usize, token: Token) {
         self.count("locks lost");
         let life = self.nodes[node].agent.life;
-        let was_held = self.checks.held.iter().any(|held| (held.node, held.life, held.token) == (node, life, token));
+        let was_held = self
+            .checks
+            .held
+            .iter()
+            .any(|held| (held.node, held.life, held.token) == (node, life, token));
         if self.plan.is_calm() && was_held {
-            self.broken("PR5", || format!("n{node} t{} was lost without a fault", token.0));
+            self.broken("PR5", || {
+                format!("n{node} t{} was lost without a fault", token.0)
+            });
         }
         self.unlocked(node, token);
     }
@@ -123,7 +111,13 @@ impl World {
                 let other = &self.checks.held[other];
                 let text = format!(
                     "n{} t{} (fence {}) and n{} t{} (fence {}) hold name {}",
-                    other.node, other.token.0, other.fence.0, held.node, held.token.0, held.fence.0, held.name
+                    other.node,
+                    other.token.0,
+                    other.fence.0,
+                    held.node,
+                    held.token.0,
+                    held.fence.0,
+                    held.name
                 );
                 return self.broken("Q1", || text);
             }
@@ -132,7 +126,15 @@ impl World {
 
     /// Two decisions about one number.
     pub fn check_record(&mut self, record: &Record) {
-        let known = self.checks.records.entry(record.id).or_insert_with(|| record.clone());
+        let is_first = !self.checks.records.contains_key(&record.id);
+        if is_first && record.id.number > 0 {
+            self.disturb();
+        }
+        let known = self
+            .checks
+            .records
+            .entry(record.id)
+            .or_insert_with(|| record.clone());
         if known != record {
             let text = format!("{known:?} and {record:?}");
             self.broken("Record", || text);
@@ -141,7 +143,10 @@ impl World {
 
     /// The number and the members of the latest view.
     pub fn latest(&self) -> Option<&Record> {
-        let records = self.nodes.iter().filter_map(|node| node.file.as_ref()?.record.as_ref());
+        let records = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.file.as_ref()?.record.as_ref());
         records.max_by_key(|record| record.id.number)
     }
 
@@ -158,11 +163,18 @@ impl World {
         for node in 0..self.plan.nodes {
             let name = &self.names[node];
             let voter = self.nodes[node].voter.machine.as_ref();
-            let Some(status) = voter.map(|voter| voter.status()).filter(|_| !self.nodes[node].off) else {
+            let Some(status) = voter
+                .map(|voter| voter.status())
+                .filter(|_| !self.nodes[node].off)
+            else {
                 continue;
             };
             let is_listed = record.place(name).is_some();
-            let expected = if is_listed { Phase::Voting } else { Phase::Client };
+            let expected = if is_listed {
+                Phase::Voting
+            } else {
+                Phase::Client
+            };
             let is_current = status.record.as_ref() == Some(&record);
             // A node that left hears of later views only when it talks to somebody.
             if status.phase != expected || is_listed && !is_current {
@@ -174,7 +186,9 @@ impl World {
         if self.nodes.iter().any(is_busy) {
             return self.push(self.real + SECOND / 10, Event::Check);
         }
-        let all = (0..self.plan.nodes).filter(|node| !self.nodes[*node].off).collect();
+        let all = (0..self.plan.nodes)
+            .filter(|node| !self.nodes[*node].off)
+            .collect();
         match self.checks.probes.get_or_insert(all).pop() {
             Some(node) => {
                 self.plan.hold = SECOND / 1000;

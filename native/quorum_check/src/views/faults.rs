@@ -2,7 +2,7 @@
 
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MILLISECOND, SECOND};
-use quorum::message::Role;
+use quorum::view::Role;
 use quorum::view::{Id, Peer, Record};
 
 impl World {
@@ -46,20 +46,19 @@ impl World {
             8 => {
                 self.count("fault: a node is isolated");
                 let others = (0..self.plan.nodes).filter(|other| *other != node);
-                let links = others.flat_map(|other| [(node, other), (other, node)]).collect();
+                let links = others
+                    .flat_map(|other| [(node, other), (other, node)])
+                    .collect();
                 self.cut(links, span);
             }
             9 => {
                 self.count("fault: a partition");
-                let side: Vec<bool> = (0..self.plan.nodes).map(|_| self.random.chance(500)).collect();
-                let all = 0..self.plan.nodes;
-                let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
-                let links = links.filter(|(a, b)| side[*a] != side[*b]).collect();
-                self.cut(links, span);
+                self.part(span);
             }
             _ => {
                 self.count("fault: a link is cut");
-                let other = (node + 1 + self.random.below(self.plan.nodes as i64 - 1) as usize) % self.plan.nodes;
+                let other = (node + 1 + self.random.below(self.plan.nodes as i64 - 1) as usize)
+                    % self.plan.nodes;
                 let links = match self.random.chance(500) {
                     true => vec![(node, other)],
                     false => vec![(node, other), (other, node)],
@@ -68,6 +67,36 @@ impl World {
             }
         }
         self.schedule_fault(0);
+    }
+
+    /// A record is decided: some nodes do not hear of it for some leases, or crash now.
+    pub fn disturb(&mut self) {
+        if self.plan.is_calm() || self.healed {
+            return;
+        }
+        let lease = self.plan.lease();
+        if self.random.chance(300) {
+            let span = self.random.between(lease, 4 * lease);
+            self.part(span);
+        }
+        for node in 0..self.plan.nodes {
+            if self.random.chance(100) {
+                let delay = self.random.spread(MILLISECOND, lease / 2);
+                let role = self.random.pick(&[Role::Voter, Role::Voter, Role::Agent]);
+                self.push(self.real + delay, Event::Crash(node, role));
+            }
+        }
+    }
+
+    /// Some nodes are cut off from the others.
+    fn part(&mut self, span: Real) {
+        let side: Vec<bool> = (0..self.plan.nodes)
+            .map(|_| self.random.chance(500))
+            .collect();
+        let all = 0..self.plan.nodes;
+        let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
+        let links = links.filter(|(a, b)| side[*a] != side[*b]).collect();
+        self.cut(links, span);
     }
 
     /// At most a minority of each list has lost its files, until a change has replaced them.
@@ -79,7 +108,10 @@ impl World {
             let lost = self.index(&peer.node) == node || !self.has_file(peer);
             lost && peer.id != Id(0)
         };
-        let bears = |list: &[Peer]| list.is_empty() || list.iter().filter(|peer| is_lost(peer)).count() <= (list.len() - 1) / 2;
+        let bears = |list: &[Peer]| {
+            list.is_empty()
+                || list.iter().filter(|peer| is_lost(peer)).count() <= (list.len() - 1) / 2
+        };
         let records = self.nodes.iter().filter_map(|node| node.file.as_ref());
         let records = records.flat_map(|file| {
             let accepted = file.accepted.as_ref().map(|(_, record)| record);
@@ -91,7 +123,9 @@ impl World {
         let since = self.real - 10 * self.plan.lease();
         let asked = self.operator.asked.iter().filter(|(at, _)| *at > since);
         let may = |(at, list): &(Real, u32)| {
-            let has_lost = |of: usize| self.nodes[of].lost_at.is_some_and(|lost| lost > *at);
+            // One that did not answer has the identity that it lost before.
+            let before = at - 5 * self.plan.lease();
+            let has_lost = |of: usize| self.nodes[of].lost_at.is_some_and(|lost| lost > before);
             let listed = (0..self.plan.nodes).filter(|of| list & 1 << of != 0);
             let lost = listed.filter(|of| *of == node || has_lost(*of)).count();
             list & 1 << node == 0 || lost <= (list.count_ones() as usize - 1) / 2
@@ -99,11 +133,19 @@ impl World {
         // Nodes of the first list that have all lost their files form a new cluster.
         let is_seed = |of: &usize| self.plan.first & 1 << *of != 0;
         let seeds = (0..self.plan.nodes).filter(is_seed);
-        let remains = |of: usize| of != node && self.nodes[of].file.as_ref().is_some_and(|file| file.record.is_some());
+        let remains = |of: usize| {
+            of != node
+                && self.nodes[of]
+                    .file
+                    .as_ref()
+                    .is_some_and(|file| file.record.is_some())
+        };
         file.record.is_some()
             && seeds.into_iter().any(remains)
             && asked.into_iter().all(may)
-            && records.filter(recent).all(|record| bears(&record.members) && bears(&record.before))
+            && records
+                .filter(recent)
+                .all(|record| bears(&record.members) && bears(&record.before))
     }
 
     fn has_file(&self, peer: &Peer) -> bool {
@@ -133,7 +175,14 @@ impl World {
             self.network.cut(from, to);
             if self.random.chance(500) {
                 let delay = self.random.spread(MILLISECOND, SECOND);
-                self.push(self.real + delay, Event::Connection { node: from, about: to, up: false });
+                self.push(
+                    self.real + delay,
+                    Event::Connection {
+                        node: from,
+                        about: to,
+                        up: false,
+                    },
+                );
             }
         }
         self.push(self.real + span, Event::Mend(links));
@@ -143,7 +192,14 @@ impl World {
         for (from, to) in links {
             self.network.restore(from, to);
             let delay = self.random.spread(MILLISECOND, SECOND);
-            self.push(self.real + delay, Event::Connection { node: from, about: to, up: true });
+            self.push(
+                self.real + delay,
+                Event::Connection {
+                    node: from,
+                    about: to,
+                    up: true,
+                },
+            );
         }
     }
 
@@ -165,7 +221,14 @@ impl World {
             self.push(self.real + SECOND, Event::Start(node, Role::Voter));
             self.push(self.real + SECOND, Event::Start(node, Role::Agent));
             for about in 0..self.plan.nodes {
-                self.push(self.real + 2 * SECOND, Event::Connection { node, about, up: true });
+                self.push(
+                    self.real + 2 * SECOND,
+                    Event::Connection {
+                        node,
+                        about,
+                        up: true,
+                    },
+                );
             }
         }
         self.begin_check();

@@ -3,12 +3,14 @@
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use quorum::agent::{AgentOutput, Request};
+use quorum::envelope::Envelope;
 use quorum::frame;
-use quorum::message::{Envelope, Mode, Name, Role};
+use quorum::message::{Mode, Name};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
 use quorum::node_voter::{NodeVoter, NodeVoterOutput, NodeVoterSetup, State};
 use quorum::time::Time;
 use quorum::view::NodeName;
+use quorum::view::Role;
 use std::time::Duration;
 
 /// How late a timer fires at most.
@@ -69,8 +71,19 @@ impl World {
         let now = host.clock.at(self.real);
         host.machine = Some(NodeAgent::new(setup, now));
         for about in 0..self.plan.nodes {
-            let delay = if about == node { 0 } else { self.random.spread(MICROSECOND, 50 * MILLISECOND) };
-            self.push(self.real + delay, Event::Connection { node, about, up: true });
+            let delay = if about == node {
+                0
+            } else {
+                self.random.spread(MICROSECOND, 50 * MILLISECOND)
+            };
+            self.push(
+                self.real + delay,
+                Event::Connection {
+                    node,
+                    about,
+                    up: true,
+                },
+            );
         }
         self.call_agent(node, |_, _| ());
         let pause = self.think();
@@ -126,7 +139,9 @@ impl World {
                     self.send(node, to, post.role, post.envelope);
                 }
                 NodeAgentOutput::Agent(output) => self.of_agent(node, output),
-                NodeAgentOutput::Adopted(record) => self.log(|| format!("n{node} agent adopts {}", record.id.number)),
+                NodeAgentOutput::Adopted(record) => {
+                    self.log(|| format!("n{node} agent adopts {}", record.id.number))
+                }
                 NodeAgentOutput::OtherCluster { .. } => {}
             }
         }
@@ -153,7 +168,8 @@ impl World {
                 }
             }
             AgentOutput::Refused { request, why } => {
-                if matches!(self.nodes[node].activity, Activity::Waiting(own, _) if own == request.0) {
+                if matches!(self.nodes[node].activity, Activity::Waiting(own, _) if own == request.0)
+                {
                     self.refused(node, why);
                     let pause = self.think();
                     self.becomes(node, Activity::Idle, pause);
@@ -195,7 +211,12 @@ impl World {
         if self.nodes[node].voter.life != life || self.nodes[node].voter.machine.is_none() {
             return;
         }
-        self.log(|| format!("n{node} stored {number}: life {}, voted {}, mark {}", state.life, state.has_voted, state.mark.0));
+        self.log(|| {
+            format!(
+                "n{node} stored {number}: life {}, voted {}, mark {}",
+                state.life, state.has_voted, state.mark.0
+            )
+        });
         self.nodes[node].file = Some(state);
         self.call_voter(node, |voter, now| voter.stored(now, number));
     }
@@ -283,10 +304,14 @@ impl World {
         self.nodes[node].activity = Activity::Waiting(request, self.real);
         self.nodes[node].version += 1;
         self.asked(request, node, name);
-        let names = Name::new(format!("{name}").as_bytes()).expect("a short name").into();
+        let names = Name::new(format!("{name}").as_bytes())
+            .expect("a short name")
+            .into();
         let timeout = Duration::from_nanos(timeout as u64);
         self.call_agent(node, |agent, now| {
-            agent.agent().lock(now, Request(request), names, Mode::Write, timeout);
+            agent
+                .agent()
+                .lock(now, Request(request), names, Mode::Write, timeout);
         });
     }
 }

@@ -2,38 +2,19 @@
 //! says so. A list may have nodes that are off: they are turned on before, with their old files.
 
 use super::world::{Event, World};
-use crate::simulation::clock::{Real, SECOND};
-use quorum::message::Role;
+use crate::simulation::clock::SECOND;
 use quorum::node_voter::ChangeAnswer;
-
-#[derive(Debug)]
-pub struct Operator {
-    /// The list of the last change that is done.
-    list: u32,
-    next: usize,
-    /// The change that is not answered: request, node, life of its voter, list, and when it began.
-    open: Option<(u64, usize, u64, u32, Real)>,
-    /// The lists that were asked for, and when: they may still be decided.
-    pub asked: Vec<(Real, u32)>,
-}
-
-impl Operator {
-    pub fn new(list: u32) -> Operator {
-        Operator {
-            list,
-            next: 0,
-            open: None,
-            asked: Vec::new(),
-        }
-    }
-}
+use quorum::view::Role;
 
 impl World {
     pub fn operate(&mut self) {
         if self.healed {
             return;
         }
-        self.push(self.real + self.plan.pause.max(SECOND / 20), Event::Operator);
+        self.push(
+            self.real + self.plan.pause.max(SECOND / 20),
+            Event::Operator,
+        );
         if let Some((_, node, life, _, since)) = self.operator.open {
             let host = &self.nodes[node].voter;
             let is_dead = host.machine.is_none() || host.life != life;
@@ -67,7 +48,11 @@ impl World {
             }
         }
         let members: Vec<usize> = match self.latest() {
-            Some(record) => record.members.iter().map(|peer| self.index(&peer.node)).collect(),
+            Some(record) => record
+                .members
+                .iter()
+                .map(|peer| self.index(&peer.node))
+                .collect(),
             None => return,
         };
         let node = self.random.pick(&members);
@@ -93,7 +78,8 @@ impl World {
             ChangeAnswer::Starting(_) => "changes starting",
             ChangeAnswer::Running(_) => "resets refused",
         });
-        let Some((_, _, _, list, since)) = self.operator.open.filter(|open| open.0 == request) else {
+        let Some((_, _, _, list, since)) = self.operator.open.filter(|open| open.0 == request)
+        else {
             return;
         };
         self.operator.open = None;
@@ -108,7 +94,9 @@ impl World {
         }
         let is_failure = !matches!(answer, ChangeAnswer::Done(_) | ChangeAnswer::Changing(_));
         if self.plan.is_calm() && is_failure {
-            self.broken("PR5", || format!("a change without a fault is answered {answer:?}"));
+            self.broken("PR5", || {
+                format!("a change without a fault is answered {answer:?}")
+            });
         }
     }
 
@@ -116,7 +104,10 @@ impl World {
     fn turn_off(&mut self) {
         let list = self.operator.list;
         for node in 0..self.plan.nodes {
-            let has_record = self.nodes[node].file.as_ref().is_some_and(|file| file.record.is_some());
+            let has_record = self.nodes[node]
+                .file
+                .as_ref()
+                .is_some_and(|file| file.record.is_some());
             if list & 1 << node == 0 && has_record && self.random.chance(500) {
                 self.nodes[node].off = true;
                 self.count("nodes turned off");

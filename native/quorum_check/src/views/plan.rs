@@ -11,10 +11,22 @@ pub struct Options {
     pub bugs: ProtocolBugs,
     /// No faults: nothing may be lost, and waits are short.
     pub calm: Option<bool>,
+    /// One name that is held for several leases, few nodes, and links that are cut for about a lease: the shortest way
+    /// to two holders.
+    pub contended: bool,
     pub trace: bool,
 }
 
 impl Options {
+    #[must_use]
+    pub fn contended(self) -> Options {
+        Options {
+            contended: true,
+            calm: Some(false),
+            ..self
+        }
+    }
+
     #[must_use]
     pub fn bug(mut self, bug: ProtocolBug) -> Options {
         self.bugs = self.bugs.with(bug);
@@ -50,7 +62,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn draw(random: &mut Random, options: &Options) -> Plan {
-        let nodes = random.between(3, 7) as usize;
+        let nodes = random.between(3, if options.contended { 4 } else { 7 }) as usize;
         let calm = options.calm.unwrap_or_else(|| random.chance(150));
         let first = list(random, nodes);
         let changes = random.between(1, 6);
@@ -69,7 +81,7 @@ impl Plan {
         }
         let lease_ms = random.pick(&[1000, 1000, 4000]);
         let lease = lease_ms as Real * MILLISECOND;
-        Plan {
+        let plan = Plan {
             nodes,
             first,
             lists,
@@ -85,6 +97,26 @@ impl Plan {
             timeout: random.spread(lease / 10, 4 * lease),
             pause: random.pick(&[0, lease / 10, lease, 3 * lease]),
             active: random.between(4, 20) * lease,
+        };
+        match options.contended {
+            true => plan.contended(random),
+            false => plan,
+        }
+    }
+
+    fn contended(self, random: &mut Random) -> Plan {
+        let lease = self.lease();
+        Plan {
+            names: 1,
+            hold: 6 * lease,
+            think: lease / 20,
+            timeout: 4 * lease,
+            pause: random.pick(&[lease / 20, lease / 2]),
+            fault_gap: Some(random.between(lease / 8, lease / 2)),
+            store: 5 * MILLISECOND,
+            conditions: Conditions::GOOD,
+            drift: 0,
+            ..self
         }
     }
 

@@ -1,16 +1,17 @@
 //! The nodes, the network, and one queue of events.
 
-use super::checks::{Broken, Checks};
-use super::operator::Operator;
 use super::plan::{Options, Plan};
+use super::records::{Broken, Checks, Operator};
 use crate::random::Random;
 use crate::simulation::clock::{Clock, Real, MILLISECOND, SECOND};
 use crate::simulation::network::Network;
-use quorum::message::{Content, Envelope, Lifetime, Role, Token};
+use quorum::envelope::{Content, Envelope};
+use quorum::message::{Lifetime, Token};
 use quorum::node_agent::NodeAgent;
 use quorum::node_voter::{NodeVoter, State};
 use quorum::rules::Rules;
 use quorum::view::NodeName;
+use quorum::view::Role;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub enum Event {
     },
     Fault,
     Start(usize, Role),
+    Crash(usize, Role),
     Mend(Vec<(usize, usize)>),
     Operator,
     Heal,
@@ -253,6 +255,11 @@ impl World {
             Event::Fault => self.inject(),
             Event::Start(node, Role::Voter) => self.start_voter(node),
             Event::Start(node, Role::Agent) => self.start_agent(node),
+            Event::Crash(node, role) if !self.healed => {
+                let span = self.random.spread(MILLISECOND, SECOND);
+                self.crash(node, role, span);
+            }
+            Event::Crash(..) => {}
             Event::Mend(links) => self.mend(links),
             Event::Operator => self.operate(),
             Event::Heal => self.heal(),
@@ -264,7 +271,12 @@ impl World {
     pub fn send(&mut self, from: usize, to: usize, role: Role, envelope: Envelope) {
         let route = self.network.route(&mut self.random, self.real, from, to);
         if let Content::View(_) = envelope.content {
-            self.log(|| format!("n{from} -> n{to} {role:?}: {:?} {:?}", envelope.view.number, envelope.content));
+            self.log(|| {
+                format!(
+                    "n{from} -> n{to} {role:?}: {:?} {:?}",
+                    envelope.view.number, envelope.content
+                )
+            });
         }
         for at in [route.arrives, route.duplicate].into_iter().flatten() {
             let envelope = Box::new(envelope.clone());

@@ -4,6 +4,7 @@ use super::super::transition::{Before, Transition};
 use super::{Locks, VoterLocks};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::Token;
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -36,7 +37,13 @@ impl Locks {
                     set.is_some_and(|set| set.is_notified),
                 ),
             };
-            let deadline = self.lease.held_until(standing);
+            let by_votes = self.lease.until(standing.votes(), standing.quorum());
+            let ignores_end = self.bugs.have(ProtocolBug::DeadlineOfUnasked) && before.is_some();
+            let is_anew = self.bugs.have(ProtocolBug::DeadlineAnew) && before.is_none();
+            let deadline = match ignores_end || is_anew {
+                true => self.lease.held_until(standing).max(by_votes),
+                false => self.lease.held_until(standing),
+            };
             standing.adopt(deadline, quorum);
             lock.asked = MemberSet::EMPTY;
             transition.insert(*token, deadline, before, is_notified);
@@ -44,9 +51,13 @@ impl Locks {
         // The words of the lease stand for other voters from now on. See L4.
         self.lease.reset();
         let all: BTreeSet<Token> = self.held.keys().copied().collect();
+        let continuing = match self.bugs.have(ProtocolBug::SettlesUnasserted) {
+            true => BTreeSet::new(),
+            false => all.clone(),
+        };
         let voter = VoterLocks {
-            lacking: all.clone(),
-            continuing: all,
+            lacking: all,
+            continuing,
             ..VoterLocks::default()
         };
         self.voters = vec![voter; members.count()];
@@ -69,13 +80,16 @@ impl Locks {
 
     /// A voter of the list before is sealed. Returns the locks whose holders must be notified that they are at risk.
     pub(in super::super) fn seal(&mut self, voter: Member, now: Time) -> Vec<Token> {
-        let kept = self.transition.seal(voter, now);
+        let kept = self.transition.seal(voter, now, self.bugs);
         self.move_those(kept, now)
     }
 
     /// Moves the kept locks with a quorum of live votes. Returns those whose holders must be notified.
     pub(in super::super) fn move_kept(&mut self, now: Time) -> Vec<Token> {
-        let kept = self.transition.kept().collect();
+        let kept = match self.bugs.have(ProtocolBug::NewVotesCount) {
+            true => self.transition.tokens().collect(),
+            false => self.transition.kept().collect(),
+        };
         self.move_those(kept, now)
     }
 
@@ -87,7 +101,9 @@ impl Locks {
     /// Moves a lock to the current list if it is kept, and a quorum of live votes is there. Returns whether the holder
     /// must be notified that the lock is at risk: the other holders with the same votes already were.
     pub(in super::super) fn move_lock(&mut self, token: Token, now: Time) -> bool {
-        if !self.transition.is_kept(token) {
+        let is_early =
+            self.bugs.have(ProtocolBug::NewVotesCount) && self.transition.contains(token);
+        if !self.transition.is_kept(token) && !is_early {
             return false;
         }
         let standing = &self.held[&token].standing;
@@ -105,7 +121,7 @@ impl Locks {
 
     /// Whether no lock is in transition.
     pub(in super::super) fn is_settled(&self) -> bool {
-        self.transition.is_empty()
+        self.transition.is_empty() || self.bugs.have(ProtocolBug::KeptEarly)
     }
 
     /// The voters of the list before whose votes would be kept if they were sealed now.

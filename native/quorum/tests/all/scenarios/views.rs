@@ -3,15 +3,15 @@
 
 use super::cluster::{name, Answer, Lock};
 use quorum::agent::{AgentOutput, Loss, Request};
+use quorum::envelope::{Content, Envelope, Post};
 use quorum::frame;
 use quorum::members::{Member, Node};
-use quorum::message::{
-    Batch, Content, Envelope, Fence, Frame, Lifetime, Mode, Op, Post, Role, Token, Verdict,
-};
+use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Op, Token, Verdict};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{Id, NodeName, Peer, Record, ViewId};
 use quorum::view_message::ViewMessage;
 use quorum::voter::{Voter, VoterOutput, VoterSetup};

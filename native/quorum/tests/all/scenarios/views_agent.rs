@@ -3,9 +3,11 @@
 use super::cluster::{rules, Answer, Lock, SECOND};
 use super::views::{node, peers, Views};
 use quorum::agent::{Loss, Refusal};
-use quorum::message::{Role, Content, Frame, Op, VoterState};
+use quorum::envelope::Content;
+use quorum::message::{Frame, Op, VoterState};
 use quorum::rules::Rules;
 use quorum::time::Time;
+use quorum::view::Role;
 use quorum::view::{NodeName, Record, ViewId};
 use quorum::view_message::ViewMessage;
 use std::time::Duration;
@@ -407,7 +409,7 @@ fn voters_of_the_list_before_get_the_record_until_they_answer() {
     let next = views.next(&[2, 3, 4]);
     take_all(&mut views, &next, &[3, 4]);
     let records = |views: &mut Views| {
-        let record = |(from, post): &(usize, quorum::message::Post)| {
+        let record = |(from, post): &(usize, quorum::envelope::Post)| {
             let is_record =
                 post.envelope.content == Content::View(ViewMessage::Record(next.clone()));
             (*from == 6 && is_record).then(|| post.to.clone())
@@ -512,7 +514,7 @@ fn without_a_view_requests_wait() {
     let request = views.lock(3, "x", LONG);
     views.pass(SECOND * 5);
     assert!(views.answers.is_empty());
-    let is_ask = |(_, post): &(usize, quorum::message::Post)| {
+    let is_ask = |(_, post): &(usize, quorum::envelope::Post)| {
         post.envelope.content == Content::View(ViewMessage::Ask(Role::Agent))
             && post.envelope.view == ViewId::NONE
     };
@@ -567,7 +569,12 @@ fn a_record_of_another_cluster_is_believed_from_the_own_voter_only() {
     other.id.cluster += 1;
     views.tell_from(1, "n2", &other);
     views.tell_from(1, "n2", &other);
-    views.receive(1, "n0", other.id, Content::View(ViewMessage::Ask(Role::Agent)));
+    views.receive(
+        1,
+        "n0",
+        other.id,
+        Content::View(ViewMessage::Ask(Role::Agent)),
+    );
     assert_eq!(views.strangers, [(1, node(2)), (1, node(0))]);
     assert!(views.held(&lock));
     assert_ne!(views.agents[1].record(), Some(&other));

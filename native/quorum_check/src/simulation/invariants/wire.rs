@@ -4,9 +4,7 @@ use super::label::Label;
 use super::records::{Received, Sent};
 use super::{Checker, View};
 use crate::votes;
-use quorum::message::{
-    Ack, Batch, Frame, Life, Notice, Op, Reason, Reply, Verdict, VoterState,
-};
+use quorum::message::{Ack, Batch, Frame, Life, Notice, Op, Reason, Reply, Verdict, VoterState};
 
 impl Checker {
     pub fn agent_sends(&mut self, node: usize, to: usize, frame: &Frame, view: View<'_>) {
@@ -78,7 +76,10 @@ impl Checker {
                 // From another lifetime of the voter: the last batch was for a voter that has crashed.
                 let session = sent.as_ref().and_then(|sent| sent.session);
                 if let Some(sent) = sent {
-                    sent.answered |= session.is_some_and(|session| session.voter != notice.voter);
+                    // Or from a voter that has begun since.
+                    let is_early = session.is_none() && notice.wants_batch;
+                    sent.answered |=
+                        is_early || session.is_some_and(|session| session.voter != notice.voter);
                 }
                 return;
             }

@@ -1,0 +1,58 @@
+//! What a history remembers: locks, requests, records, and changes.
+
+use crate::simulation::clock::Real;
+use quorum::lease::Standing;
+use quorum::message::{Fence, Token};
+use quorum::view::{Record, ViewId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a history has broken.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub label: &'static str,
+    pub text: String,
+}
+
+pub struct Held {
+    pub node: usize,
+    pub life: u64,
+    pub token: Token,
+    pub name: usize,
+    pub fence: Fence,
+    pub standing: Arc<Standing>,
+}
+
+#[derive(Default)]
+pub struct Checks {
+    pub broken: Option<Broken>,
+    pub passed: bool,
+    pub held: Vec<Held>,
+    pub asked: BTreeMap<u64, (usize, usize, Real)>,
+    pub last: BTreeMap<usize, Fence>,
+    pub records: BTreeMap<ViewId, Record>,
+    /// The nodes that lock a free name one after the other, after all faults. `None` before that.
+    pub probes: Option<Vec<usize>>,
+}
+
+#[derive(Debug)]
+pub struct Operator {
+    /// The list of the last change that is done.
+    pub list: u32,
+    pub next: usize,
+    /// The change that is not answered: request, node, life of its voter, list, and when it began.
+    pub open: Option<(u64, usize, u64, u32, Real)>,
+    /// The lists that were asked for, and when: they may still be decided.
+    pub asked: Vec<(Real, u32)>,
+}
+
+impl Operator {
+    pub fn new(list: u32) -> Operator {
+        Operator {
+            list,
+            next: 0,
+            open: None,
+            asked: Vec::new(),
+        }
+    }
+}
