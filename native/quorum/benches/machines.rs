@@ -10,7 +10,7 @@ use quorum::message::{Fence, Frame, Lifetime, Mode, Name, Names, Token};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::voter::{Voter, VoterOutput, VoterSetup};
 use stats_alloc::{Region, StatsAlloc, INSTRUMENTED_SYSTEM};
 use std::alloc::System;
 use std::hint::black_box;
@@ -213,11 +213,6 @@ impl Cluster {
 
 fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
     let members = Members::new(count).unwrap();
-    let fences = Fences {
-        floor: Some(Fence(0)),
-        origin: Fence(0),
-        durable: false,
-    };
     let (rules, bugs) = (Rules::default(), ProtocolBugs::NONE);
     Voter::new(
         VoterSetup {
@@ -227,9 +222,9 @@ fn voter(count: usize, me: usize, lifetime: Lifetime, now: Time) -> Voter {
             bugs,
             lifetime,
             quarantine: rules.voter_lease,
-            fences,
+            mark: Fence(0),
+            durable: false,
             guests: false,
-            misconfigured: false,
             begins: false,
         },
         now,

@@ -85,8 +85,6 @@ pub struct Agent {
     next: Token,
     /// The highest clock that was received or given: see [`Priority`](crate::message::Priority).
     clock: u64,
-    /// The members that have another list or other leases.
-    differing: MemberSet,
     /// Whether the list is provisional: the agent sends nothing.
     is_viewless: bool,
     out: Vec<AgentOutput>,
@@ -112,7 +110,6 @@ impl Agent {
             unlocks: Unlocks::default(),
             next: Token(1),
             clock: 0,
-            differing: MemberSet::EMPTY,
             is_viewless: false,
             out: Vec::new(),
         }
@@ -221,13 +218,6 @@ impl Agent {
         self.start();
     }
 
-    /// Members that have another list or other leases. They ignore this agent, so they cannot vote for it.
-    pub fn differing(&mut self, now: Time, members: MemberSet) {
-        self.advance(now);
-        self.differing = members;
-        self.start();
-    }
-
     /// A frame arrived from a member. The agent ignores frames for voters and frames from non-members.
     pub fn receive(&mut self, now: Time, from: Member, frame: Frame) {
         self.advance(now);
@@ -235,7 +225,7 @@ impl Agent {
             _ if !self.setup.members.contains(from) => {}
             Frame::Ack(ack) if ack.agent == self.setup.lifetime => self.ack(from, ack),
             Frame::Notice(notice) => self.notice(from, notice),
-            Frame::Ack(_) | Frame::Batch(_) | Frame::Floor(_) => {}
+            Frame::Ack(_) | Frame::Batch(_) | Frame::Life(_) => {}
         }
         // A lock may have lost a vote.
         self.advance(now);
@@ -411,7 +401,7 @@ impl Agent {
     #[must_use]
     pub fn has_quorum(&self) -> bool {
         let voting = self.members_that(|link| link.ready() && link.state == VoterState::Voting);
-        voting.minus(self.differing).len() >= self.quorum()
+        voting.len() >= self.quorum()
     }
 
     /// The number of locks whose unlock more than half of the members have not executed yet.

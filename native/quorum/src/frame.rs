@@ -22,11 +22,10 @@
 //!   run       number, at least 1
 //!   mode      00 read, 01 write
 //!   priority  number clock, number agent, number token
-//!   reason    00 busy, 01 queued, 02 quarantine, 03 learning, 04 storing, 05 misconfigured
-//!   state     00 voting, 01 quarantined, 02 learning, 03 no store, 04 misconfigured
+//!   reason    00 busy, 01 queued, 02 quarantine, 03 storing
+//!   state     00 voting, 01 quarantined, 02 no store
 //!   status    number clock, state
 //!   session   number (the voter's lifetime), number (the generation)
-//!   known     00 quarantine; 01 told, fence; 02 lost, fence origin
 //!
 //!   frame     01 (the version), then
 //!     00 batch    number agent, maybe session, number seq, signed stamp, number clock,
@@ -37,9 +36,9 @@
 //!     02 notice   status, number voter, number generation, number seq,
 //!                 list (number token, fence) given: at most MAX_NOTICE;
 //!                 list (number token, priority, mode) recalls: at most MAX_NOTICE; flag wants batch
-//!     03 floor, then
+//!     03 life, then
 //!       00 ask          number asker
-//!       01 answer       number asker, number voter, number seen, known
+//!       01 answer       number asker, number voter, number seen
 //!
 //!   op                                                       reply
 //!     00 lock     number token, mode, number clock,            00 yes        fence

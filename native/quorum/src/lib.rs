@@ -10,9 +10,9 @@
 //!     request      the votes of one request                leases       the lease and the votes of each agent
 //!     requests     all requests; queues: their order       floors       fences of forgotten names
 //!     locks        held locks and their leases             mark, guests what is stored: of fences, of clients
-//!     link         what one voter was sent                 lives        decides whether the state file is old
-//!     unlocks      unlocks that voters have executed       learning     decides when lost fences are recovered
-//!     adoption     takes another list of members           recovery     asks other voters for both
+//!     link         what one voter was sent                 lives        finds out whether the state file is old
+//!     unlocks      unlocks that voters have executed       quarantine   the agents that it waits for
+//!     adoption     takes another list of members           views        what a change of the members needs
 //!     transition   locks held under the list before        status       what it reports to the agents
 //!                    |              '----- message.rs ---------- '
 //!                lease.rs            messages; frame.rs: their encoding
@@ -36,7 +36,7 @@
 //! use quorum::message::{Fence, Frame, Lifetime, Mode, Name};
 //! use quorum::rules::Rules;
 //! use quorum::time::Time;
-//! use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+//! use quorum::voter::{Voter, VoterOutput, VoterSetup};
 //! use quorum::protocol_bug::ProtocolBugs;
 //! use std::time::Duration;
 //!
@@ -46,11 +46,9 @@
 //! let now = Time(0);
 //! let mut agent = Agent::new(AgentSetup { members, rules, bugs, lifetime: Lifetime(1) }, now);
 //! let quarantine = rules.voter_lease;
-//! let fences = Fences { floor: None, origin: Fence(1_700_000_000), durable: false };
-//! let lifetime = Lifetime::new(1, 2);
-//! let (misconfigured, begins) = (false, false);
-//! let guests = false;
-//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, fences, guests, misconfigured, begins };
+//! let (lifetime, mark) = (Lifetime::new(1, 2), Fence(0));
+//! let (durable, guests, begins) = (false, false, false);
+//! let setup = VoterSetup { members, me, rules, bugs, lifetime, quarantine, mark, durable, guests, begins };
 //! let mut voter = Voter::new(setup, now);
 //!
 //! agent.up(now, me);

@@ -1,5 +1,5 @@
-//! The members of a cluster: a list of nodes that is the same on all of them and does not change while they run. And
-//! the nodes whose agents lock without being members: *clients*.
+//! The members of a view: a list of nodes that is the same on all of them and does not change. And the nodes whose
+//! agents lock without being members: *clients*.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -206,12 +206,6 @@ impl Members {
     pub fn quorum(self) -> usize {
         self.count() / 2 + 1
     }
-
-    /// The smallest number of members such that any set of that many has a member in common with every quorum.
-    #[must_use]
-    pub fn co_quorum(self) -> usize {
-        self.count() - self.quorum() + 1
-    }
 }
 
 #[cfg(test)]
@@ -219,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quorums_intersect_each_other_and_co_quorums() {
+    fn quorums_intersect_each_other() {
         for count in 1..=MAX_MEMBERS {
             let members = Members::new(count).unwrap();
             assert!(2 * members.quorum() > count);
@@ -227,7 +221,6 @@ mod tests {
                 2 * (members.quorum() - 1) <= count,
                 "a smaller quorum would be enough for {count}"
             );
-            assert_eq!(members.quorum() + members.co_quorum(), count + 1);
         }
     }
 

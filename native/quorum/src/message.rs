@@ -5,8 +5,7 @@
 //!            | -- Batch: operations, stamp -> |   at most one unanswered to each voter
 //!            | <- Ack: a reply for each ----- |
 //!            | <- Notice: votes, recalls ---- |   unrequested and not answered; a lost one only costs time
-//!                                 voter -- Ask, Answer --> voter    after a restart: which life of mine do you know,
-//!                                                                   and what is your highest fence?
+//!                                 voter -- Ask, Answer --> voter    after a restart: which life of mine do you know?
 //! ```
 
 pub use crate::name::{Name, Names};
@@ -208,13 +207,9 @@ pub enum Reason {
     Queued,
     /// The voter is in quarantine.
     Quarantine,
-    /// The voter recovers its fences.
-    Learning,
     /// The fence is above the stored mark, and the voter is storing a higher mark. Or the agent is that of a client,
     /// and the voter is storing that it may have votes. Or the fences are exhausted, after 2^62.
     Storing,
-    /// Members have different lists of members, so the voter grants nothing new.
-    Misconfigured,
 }
 
 /// Whether a voter grants votes. Each answer and notice says it, so agents know whether a quorum does.
@@ -224,12 +219,8 @@ pub enum VoterState {
     Voting,
     /// It is in quarantine.
     Quarantined,
-    /// It recovers its fences.
-    Learning,
     /// It votes for readers only: it waits until a mark for more fences is stored.
     NoStore,
-    /// Members have different lists of members.
-    Misconfigured,
 }
 
 /// What each answer and notice of a voter says.
@@ -398,10 +389,10 @@ pub struct Notice {
     pub wants_batch: bool,
 }
 
-/// A message between voters, after a restart of one of them.
+/// A message between voters about their lives, after a restart of one of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Floor {
-    /// Asks which lifetime of the sender the receiver knows, and for the receiver's fences.
+pub enum Life {
+    /// Asks which lifetime of the sender the receiver knows.
     Ask {
         /// The lifetime of the asking voter. The answer repeats it.
         asker: Lifetime,
@@ -414,25 +405,6 @@ pub enum Floor {
         voter: Lifetime,
         /// The lifetime with the highest life that the answering voter knows of the asking voter's member.
         seen: Lifetime,
-        /// The fences of the answering voter.
-        known: Known,
-    },
-}
-
-/// What a voter knows about its fences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Known {
-    /// It is in quarantine, and cannot say yet.
-    Quarantine,
-    /// It votes.
-    Told {
-        /// It has never given a higher fence.
-        fence: Fence,
-    },
-    /// It has lost its fences, too.
-    Lost {
-        /// An upper bound of all fences that it gave before it started, if wall clocks are right.
-        origin: Fence,
     },
 }
 
@@ -446,7 +418,7 @@ pub enum Frame {
     /// From a voter to an agent, unrequested.
     Notice(Notice),
     /// From a voter to a voter.
-    Floor(Floor),
+    Life(Life),
 }
 
 /// A frame and its receiver.

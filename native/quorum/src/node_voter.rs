@@ -54,7 +54,7 @@ use crate::time::Time;
 use crate::view::Role;
 use crate::view::{Id, NodeName, Peer, Record, ViewId};
 use crate::view_message::{Report, ViewMessage};
-use crate::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use crate::voter::{Voter, VoterOutput, VoterSetup};
 use change::Change;
 use clients::Clients;
 use learning::Learning;
@@ -221,7 +221,7 @@ impl NodeVoter {
                 }
                 let role = match frame {
                     Frame::Batch(_) => Role::Agent,
-                    Frame::Ack(_) | Frame::Notice(_) | Frame::Floor(_) => Role::Voter,
+                    Frame::Ack(_) | Frame::Notice(_) | Frame::Life(_) => Role::Voter,
                 };
                 self.other_number(from, theirs, role);
             }
@@ -428,12 +428,8 @@ impl NodeVoter {
             quarantine: self.setup.rules.voter_lease,
             guests: self.state.guests && self.setup.clients,
             begins,
-            misconfigured: false,
-            fences: Fences {
-                floor: Some(self.state.mark),
-                origin: Fence::default(),
-                durable: self.setup.durable,
-            },
+            mark: self.state.mark,
+            durable: self.setup.durable,
         };
         self.voter = Some(Voter::new(setup, self.now));
         for (node, (view, batch)) in std::mem::take(&mut self.early) {
@@ -552,7 +548,7 @@ impl NodeVoter {
                 let record = self.state.record.as_ref().expect("there is a voter");
                 let to = self.clients.name(send.to, record);
                 let role = match send.frame {
-                    Frame::Batch(_) | Frame::Floor(_) => Role::Voter,
+                    Frame::Batch(_) | Frame::Life(_) => Role::Voter,
                     Frame::Ack(_) | Frame::Notice(_) => Role::Agent,
                 };
                 let envelope = Envelope {

@@ -36,8 +36,6 @@ pub enum ProtocolBug {
     GuestsForgotten,
     /// A voter with an old state file uses it, although others know a later life.
     StaleBelieved,
-    /// A voter asks the others once for the fences that it has lost.
-    AskedOnce,
     /// A voter queues a request and forgets it.
     PositionsForgotten,
     /// The notices of votes that a voter gives unasked are lost.

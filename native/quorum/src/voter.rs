@@ -2,8 +2,8 @@
 //! agents.
 //!
 //! ```text
-//!   started --> quarantine --> learning --> voting        quarantine: until all agents have settled, or a time
-//!                   '-------------------------^           learning:   only if fences of earlier lifetimes are lost
+//!   started --> quarantine ------------> voting           quarantine: until the agents have settled, or a time
+//!                   '------> ready --------^              ready:      in a new view, until it is stored that it votes
 //!                                                         superseded: from any stage, if another member knows a later
 //!                                                                     life of this voter
 //! ```
@@ -16,8 +16,7 @@
 //!   generation. (Q2, Q3)
 //! - **V3** In quarantine, a voter votes only for locks that *continue* a vote: it had voted for the lock before this
 //!   restart, and the vote still counted, by the agent's clock, when the agent began a session with this lifetime. An
-//!   agent that does not know of the restart may count a vote for any other lock or request. While it learns its
-//!   fences, a voter votes only for locks that are already held by votes of other voters. (Q4)
+//!   agent that does not know of the restart may count a vote for any other lock or request. (Q4)
 //! - **V4** The fence that a writer gets for a name is higher than any that this voter gave or recorded for that
 //!   name, in this or an earlier lifetime. A voter with durable fences gives none that a crash would lose. (Q5, Q6)
 //! - **V5** All state expires: votes with the lease of their agent, queue positions with it or earlier. (Q9)
@@ -31,19 +30,17 @@
 mod floors;
 mod granting;
 mod guests;
-mod learning;
 mod leases;
 mod lives;
 mod mark;
 mod names;
 mod ops;
 mod quarantine;
-mod recovery;
 mod setup;
 mod status;
 mod views;
 
-pub use setup::{Fences, VoterOutput, VoterSetup};
+pub use setup::{VoterOutput, VoterSetup};
 
 use crate::bounds::{MAX_FENCE, MAX_NOTICE, MAX_OTHERS};
 use crate::members::{MemberSet, Node};
@@ -56,7 +53,6 @@ use crate::message::{Mode, Names};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use guests::Guests;
-use learning::Learning;
 use leases::AgentLeases;
 use lives::Lives;
 use mark::Mark;
@@ -72,7 +68,6 @@ enum Stage {
     },
     /// The voter of a new view waits until it is stored that it votes.
     Ready,
-    Learning(Box<Learning>),
     Voting,
     /// The voter does nothing until its caller replaces it.
     Superseded {
@@ -95,8 +90,6 @@ pub struct Voter {
     mark: Mark,
     /// Whether it had to refuse a fence, and could not store a mark since.
     lacks_fences: bool,
-    /// Whether members have different lists of members.
-    misconfigured: bool,
     /// The highest clock that was received: see [`Priority`](crate::message::Priority).
     clock: u64,
     /// The state that was announced to the agents last.
@@ -112,9 +105,7 @@ impl Voter {
     /// Creates a voter. It sends a notice to the agents of all members, which then assert the locks that continue a
     /// vote.
     #[must_use]
-    pub fn new(mut setup: VoterSetup, now: Time) -> Voter {
-        // A wall clock may show any time, but a fence above the highest cannot be encoded.
-        setup.fences.origin = setup.fences.origin.min(Fence(MAX_FENCE));
+    pub fn new(setup: VoterSetup, now: Time) -> Voter {
         let stage = match setup.bugs.have(ProtocolBug::NoQuarantine) {
             true => Stage::Voting,
             false => Stage::Quarantine { again: now },
@@ -124,34 +115,32 @@ impl Voter {
             false => Awaited::Members,
         };
         let until = (!setup.begins).then_some(now + setup.quarantine);
-        let floor = setup.fences.floor.unwrap_or_default();
         let mut voter = Voter {
             setup,
             now,
             stage,
             quarantine: Some(Quarantine::new(awaited, until)),
             lives: Lives::new(setup.members, setup.me),
-            guests: if setup.fences.durable {
+            guests: if setup.durable {
                 Guests::new(setup.guests, now)
             } else {
                 Guests::without_file()
             },
             leases: AgentLeases::new(),
             names: NameTable::new(&setup.rules, now),
-            mark: if setup.fences.durable {
-                Mark::new(floor)
+            mark: if setup.durable {
+                Mark::new(setup.mark)
             } else {
                 Mark::none()
             },
             lacks_fences: false,
-            misconfigured: setup.misconfigured,
             clock: 0,
             announced: VoterState::Quarantined,
             waking: Vec::new(),
             leaving: Vec::new(),
             out: Vec::new(),
         };
-        voter.names.raise_all(floor);
+        voter.names.raise_all(setup.mark);
         voter.announced = voter.state();
         voter.announce(true);
         voter.ask();
@@ -165,12 +154,12 @@ impl Voter {
         match (frame, from.member()) {
             _ if self.is_superseded() || !from.member().is_none_or(is_known) => {}
             (Frame::Batch(batch), _) => self.batch(from, batch),
-            (Frame::Floor(floor), Some(member)) => {
-                self.floor(member, floor);
+            (Frame::Life(life), Some(member)) => {
+                self.life(member, life);
                 // It may have been the last answer that the quarantine waited for.
                 self.advance(self.now);
             }
-            (Frame::Floor(_), None) | (Frame::Ack(_) | Frame::Notice(_), _) => {}
+            (Frame::Life(_), None) | (Frame::Ack(_) | Frame::Notice(_), _) => {}
         }
         self.send_notices();
     }
@@ -220,15 +209,6 @@ impl Voter {
         self.send_notices();
     }
 
-    /// Whether lists of members differ, or this voter must wait until other members have its list. While
-    /// `misconfigured`, the voter grants nothing new. Votes are renewed and unlocked, and held locks are asserted, as
-    /// otherwise.
-    pub fn misconfigured(&mut self, now: Time, misconfigured: bool) {
-        self.advance(now);
-        self.misconfigured = misconfigured;
-        self.send_notices();
-    }
-
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
         self.advance(now);
@@ -242,7 +222,6 @@ impl Voter {
             Stage::Quarantine { again } => {
                 Some(self.quarantine_ends().map_or(*again, |at| at.min(*again)))
             }
-            Stage::Learning(learning) => Some(learning.again),
             Stage::Ready | Stage::Voting | Stage::Superseded { .. } => None,
         };
         let rest = !self.waking.is_empty() || !self.leaving.is_empty() || self.names.has_changed();
@@ -264,7 +243,7 @@ impl Voter {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether the voter votes: its quarantine is over and it knows its fences.
+    /// Whether the voter votes: its quarantine is over.
     #[must_use]
     pub fn is_voting(&self) -> bool {
         self.stage == Stage::Voting
@@ -282,7 +261,6 @@ impl Voter {
                 let unsettled: MemberSet = unsettled.filter_map(Node::member).collect();
                 unsettled.or(self.lives.unanswered()).and(all)
             }
-            Stage::Learning(learning) => learning.unanswered(),
             Stage::Ready | Stage::Voting | Stage::Superseded { .. } => MemberSet::EMPTY,
         };
         waits_for.without(self.member())
@@ -334,7 +312,6 @@ impl Voter {
         match &self.stage {
             Stage::Quarantine { .. } if self.is_settled() => self.end_quarantine(),
             Stage::Quarantine { again } if *again <= self.now => self.ask(),
-            Stage::Learning(learning) if learning.again <= self.now => self.ask(),
             Stage::Voting if self.is_kept() => self.quarantine = None,
             _ => {}
         }
@@ -428,16 +405,11 @@ impl Voter {
     }
 
     fn end_quarantine(&mut self) {
-        match self.setup.fences.floor {
-            _ if self.setup.begins => {
-                self.stage = Stage::Ready;
-                self.out.push(VoterOutput::Ready);
-            }
-            Some(_) => self.stage = Stage::Voting,
-            // Not earlier: during the quarantine, a lock can still be granted by votes of this voter's earlier
-            // lifetime, and its fence can reach the other voters late. After the quarantine no such vote counts, so all
-            // fences that this voter must learn are recorded at the others.
-            None => self.learn(),
+        if self.setup.begins {
+            self.stage = Stage::Ready;
+            self.out.push(VoterOutput::Ready);
+        } else {
+            self.stage = Stage::Voting;
         }
     }
 
@@ -648,10 +620,8 @@ impl Voter {
         self.quarantine
             .iter_mut()
             .for_each(|quarantine| quarantine.rebase(now));
-        match &mut self.stage {
-            Stage::Quarantine { again } => *again = again.relative_to(now),
-            Stage::Learning(learning) => learning.again = learning.again.relative_to(now),
-            Stage::Ready | Stage::Voting | Stage::Superseded { .. } => {}
+        if let Stage::Quarantine { again } = &mut self.stage {
+            *again = again.relative_to(now);
         }
     }
 }

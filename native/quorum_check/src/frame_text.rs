@@ -3,7 +3,7 @@
 //! Lifetimes appear as `a7` (agent) and `v3/7` (voter: life and number), sessions as `v3/7.2` (voter and generation).
 //! All else is as `Debug` shows it.
 
-use quorum::message::{Floor, Frame, Lifetime, Session, Verdict};
+use quorum::message::{Frame, Life, Lifetime, Session, Verdict};
 
 /// Whether the frame is a heartbeat or the answer to one. Most frames are.
 pub fn is_heartbeat(frame: &Frame) -> bool {
@@ -40,15 +40,14 @@ pub fn describe(frame: &Frame) -> String {
                  gives {given:?} recalls {recalls:?} wants a batch: {wants}"
             )
         }
-        Frame::Floor(Floor::Ask { asker }) => format!("{} asks", voter(*asker)),
-        Frame::Floor(Floor::Answer {
+        Frame::Life(Life::Ask { asker }) => format!("{} asks", voter(*asker)),
+        Frame::Life(Life::Answer {
             asker,
             voter: from,
             seen,
-            known,
         }) => {
             let [asker, from, seen] = [asker, from, seen].map(|lifetime| voter(*lifetime));
-            format!("{from} answers {asker}: knows {seen}, {known:?}")
+            format!("{from} answers {asker}: knows {seen}")
         }
     }
 }

@@ -52,14 +52,11 @@ complete! {
     two_names: "lock-many",
     an_agent_apart: "apart",
     a_first_start: "first-start",
-    all_fences_are_lost: "all-lost",
     #[ignore = "make soak WHAT=machines"]
     frames_in_all_orders: "all-orders",
     an_unheard_restart: "unheard-restart",
-    a_vote_of_a_voter_without_fences: "asserted-learning",
     a_guest: "guest-small",
     a_guest_that_settles: "guest-settled",
-    a_guest_and_lost_files: "guest-lost",
     a_guest_and_an_old_disk: "guest-old-disk",
 }
 
@@ -116,7 +113,6 @@ controls! {
     ce6_voter_lease_too_short: "CE6", 4_000_000, 1;
     ce7_fence_not_written: "CE7", 4_000_000, 1;
     ce8_fence_not_awaited: "CE8", 4_000_000, 1;
-    ce9_all_fences_are_lost: "CE9", 4_000_000, 1;
     fences_of_a_stale_disk: "StaleBelieved", 4_000_000, 1;
     stale_disk_believed: "StaleBelieved-Q14", 4_000_000, 1;
     ce10_fences_not_taken: "CE10", 4_000_000, 1;

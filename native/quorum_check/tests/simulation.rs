@@ -76,10 +76,8 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("votes refused: busy", 3000),
         ("votes refused: queued", 3000),
         ("fences confirmed", 2000),
-        ("voters without fences", 2000),
-        ("fence floors requested", 2000),
-        ("fence floors reported", 500),
-        ("fence floors lost by both voters", 1000),
+        ("lives asked for", 2000),
+        ("lives told", 2000),
         ("fences stored", 2000),
         ("old disks", 50),
         ("voters superseded", 100),
@@ -222,14 +220,6 @@ violates! {
     fn positions_forgotten(bug(PositionsForgotten)): PR1 PR2 Answers;
     fn no_recalls(bug(NoRecalls)): PR1 PR2;
 
-    /// PR6: a voter that has lost its fences waits for the answer to a lost question.
-    fn asked_once(bug(AskedOnce).faults(&[Fault::DisksLost, Fault::BadLink])): PR6;
-
-    /// Q5: CE9: all fences are lost at once, and new ones start at the wall clock.
-    fn all_fences_lost_while_wall_clocks_stand_still(
-        Options { wall_clocks_stop: true, ..disks_lost() }
-    ): Q5;
-
     /// Q14, Q5: a voter believes its old file.
     fn old_disk_believed(bug(StaleBelieved).faults(&[Fault::OldDisk])): Q14, then Q5;
 
@@ -241,18 +231,6 @@ violates! {
     fn guests_are_forgotten(
         bug(GuestsForgotten).contended().guests(2).members(3).faults(&[Fault::VoterCrash, Fault::AgentPause])
     ): V7, then Q1;
-
-    /// V7: the file was lost, and the voter crashes again before its quarantine is over.
-    fn guests_are_forgotten_with_the_file(
-        Options { forgets_lost_guests: true, ..Options::default() }.contended().guests(4).members(2)
-            .faults(&[Fault::ForeignDisk, Fault::VoterCrash, Fault::AgentPause])
-    ): Q3;
-
-    /// Two voters share a file, or one has the file of another.
-    fn files_of_other_nodes_are_used(
-        Options { uses_any_file: true, ..Options::default() }.members(3).guests(0)
-            .faults(&[Fault::ForeignDisk, Fault::VoterCrash])
-    ): Q3 Q5, then Q5;
 
     /// A lock of an agent that has crashed, and one of the next agent, have the same token. The holder of the second
     /// lock does not know that it has ended.
@@ -291,10 +269,6 @@ fn no_quarantine() -> Options {
     bug(NoQuarantine).faults(&faults).contended()
 }
 
-fn disks_lost() -> Options {
-    Options::default().faults(&[Fault::DisksLost, Fault::VotersCrash])
-}
-
 /// Each row is a test: its options lead to no violation in this many histories.
 macro_rules! holds {
     ($($(#[$attribute:meta])* fn $test:ident($options:expr): $most:literal;)*) => {$(
@@ -312,21 +286,10 @@ holds! {
     fn four_voters_and_half_never_two_holders(bug(ReadHalf).members(4).only(Label::Q1)): 1000;
 
     fn old_disks_give_no_fences(Options::default().faults(&[Fault::OldDisk])): 2000;
-    fn disks_of_other_nodes_give_no_fences(
-        Options::default().faults(&[Fault::ForeignDisk, Fault::VoterCrash])
-    ): 1000;
-
-    /// Q5: CE9: where wall clocks advance, fences grow.
-    fn all_fences_lost_while_wall_clocks_advance(disks_lost()): 2000;
 
     /// A voter that restarts waits while a guest may count its vote.
     fn guests_are_stored(
         Options::default().contended().guests(2).members(3).faults(&[Fault::VoterCrash, Fault::AgentPause])
-    ): 1000;
-
-    fn lost_files_may_have_had_guests(
-        Options::default().contended().guests(4).members(2)
-            .faults(&[Fault::ForeignDisk, Fault::VoterCrash, Fault::AgentPause])
     ): 1000;
 
     /// Safety does not depend on the order of batches or on duplicates. An old batch may leave a vote that no agent

@@ -219,7 +219,7 @@ fn agent_output_term<'a>(env: Env<'a>, cell: &Arc<AgentCell>, output: AgentOutpu
         AgentOutput::Refused { request, why } => {
             let why = match why {
                 Refusal::Timeout => atoms::timeout(),
-                Refusal::NoQuorum | Refusal::Misconfigured => atoms::no_quorum(),
+                Refusal::NoQuorum => atoms::no_quorum(),
             };
             (atoms::refused(), request.0, why).encode(env)
         }

@@ -104,7 +104,7 @@ impl Encoder {
         binary.as_mut_slice().copy_from_slice(&self.bytes);
         let kind = match content {
             Content::Frame(Frame::Batch(_)) => atoms::batch(),
-            Content::Frame(Frame::Floor(_)) => atoms::floor(),
+            Content::Frame(Frame::Life(_)) => atoms::floor(),
             Content::Frame(Frame::Ack(_)) => atoms::ack(),
             Content::Frame(Frame::Notice(_)) => atoms::notice(),
             Content::View(_) if post.role == Role::Agent => atoms::view_agent(),

@@ -35,7 +35,7 @@ impl Agent {
             is_next,
         } = adoption;
         (self.setup.members, self.setup.rules) = (members, rules);
-        (self.differing, self.is_viewless) = (MemberSet::EMPTY, false);
+        self.is_viewless = false;
         self.locks
             .adopt(members, members.quorum(), rules.at_risk, is_next);
         let issued = self.unlocks.issued();

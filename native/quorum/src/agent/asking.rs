@@ -15,7 +15,7 @@ use super::request::{Agreed, Answer, Asking, Lacks, Pending};
 use super::Agent;
 use crate::lease::Standing;
 use crate::members::{Member, MemberSet};
-use crate::message::{Fence, Mode, Op, Priority, Recall, Token, VoterState};
+use crate::message::{Fence, Mode, Op, Priority, Recall, Token};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 use std::num::NonZeroU16;
@@ -474,15 +474,7 @@ impl Agent {
     /// Why no request can be granted, if so.
     pub(super) fn refusal(&self) -> Option<Refusal> {
         let connected = self.members_that(|link| link.connected);
-        let differs =
-            self.members_that(|link| link.ready() && link.state == VoterState::Misconfigured);
-        if connected.len() < self.quorum() {
-            Some(Refusal::NoQuorum)
-        } else if connected.minus(differs.or(self.differing)).len() < self.quorum() {
-            Some(Refusal::Misconfigured)
-        } else {
-            None
-        }
+        (connected.len() < self.quorum()).then_some(Refusal::NoQuorum)
     }
 
     pub(super) fn quorum(&self) -> usize {

@@ -110,8 +110,6 @@ pub enum Refusal {
     Timeout,
     /// Too few voters are connected.
     NoQuorum,
-    /// Too few voters vote, because members have different lists of members.
-    Misconfigured,
 }
 
 /// Why a lock was lost.

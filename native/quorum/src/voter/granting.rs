@@ -109,11 +109,9 @@ impl Voter {
     /// Why the voter gives no vote, if it does not.
     fn abstains(&self) -> Option<Reason> {
         match self.stage {
-            _ if self.misconfigured => Some(Reason::Misconfigured),
             Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
                 Some(Reason::Quarantine)
             }
-            Stage::Learning(_) => Some(Reason::Learning),
             Stage::Voting => None,
         }
     }
@@ -183,21 +181,10 @@ impl Voter {
         }
     }
 
-    /// Whether it knows the fences of its earlier lifetimes.
-    pub(super) fn knows_fences(&self) -> bool {
-        self.setup.fences.floor.is_some() || self.stage == Stage::Voting
-    }
-
     /// Whether the stored mark covers `fence`, so that it may be given or recorded. Requests a higher mark when less
     /// than half a block is left above `fence`. Otherwise voters that each store one fence too late would hold requests
     /// up in turn. A start requests none, so starts without grants use up no fences.
-    ///
-    /// Before the voter has learned its lost fences, it requests no mark: after a crash, a mark would say that it knows
-    /// them.
     pub(super) fn mark_covers(&mut self, fence: Fence) -> bool {
-        if !self.knows_fences() {
-            return false;
-        }
         let covers = self.mark.covers(fence);
         if let Some(mark) = self.mark.next(fence, self.setup.rules.fence_block) {
             self.out.push(super::VoterOutput::Store(mark));

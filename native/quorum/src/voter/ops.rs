@@ -152,9 +152,8 @@ impl Voter {
                 reason: Reason::Queued,
             };
         }
-        // The voters that confirmed the fence have recorded it. This one need not if it has no mark for it; one that
-        // has lost its fences records it with the others, when it has learned them.
-        let records = self.mark_covers(fence) || !self.knows_fences();
+        // The voters that confirmed the fence have recorded it. This one need not if it has no mark for it.
+        let records = self.mark_covers(fence);
         let recorded = if records { fence } else { Fence::default() };
         let clock = Priority::OLDEST.clock;
         match voted {

@@ -22,31 +22,16 @@ pub struct VoterSetup {
     /// How long the voter grants no new lock, unless all agents have settled: at least as long as any vote of an
     /// earlier life was promised, which may be longer than [`Rules::voter_lease`] if the rules have changed.
     pub quarantine: Duration,
-    /// The known fences of earlier lifetimes.
-    pub fences: Fences,
+    /// No higher fence was given or recorded in an earlier lifetime: the mark that was stored last.
+    pub mark: Fence,
+    /// Whether marks are stored. If so, the voter gives no fence until a mark that covers it is stored
+    /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
+    pub durable: bool,
     /// Whether clients may have votes of earlier lives: the file says so, or there is none, and clients are allowed.
     /// Then the quarantine does not end early.
     pub guests: bool,
     /// Whether it begins in a new view: it waits for [`Voter::learned`](super::Voter::learned) instead of a time.
     pub begins: bool,
-    /// Whether it begins misconfigured: see [`Voter::misconfigured`](super::Voter::misconfigured).
-    pub misconfigured: bool,
-}
-
-/// What is known about the fences of earlier lifetimes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fences {
-    /// The mark that was stored last: no higher fence was given. `None` if it is lost or there was no earlier
-    /// lifetime. The voter then asks the other voters before it votes.
-    pub floor: Option<Fence>,
-    /// An upper bound of all fences of earlier lifetimes if wall clocks are right: the wall-clock time of the start, in
-    /// units of 16 nanoseconds. It only counts if too many voters have lost
-    /// their fences for the others to know them all: see `voter/learning.rs`.
-    /// A value above [`MAX_FENCE`](crate::frame::MAX_FENCE) is lowered to it.
-    pub origin: Fence,
-    /// Whether fences are stored. If so, the voter gives no fence until a mark that covers it is stored
-    /// ([`VoterOutput::Store`], [`stored`](super::Voter::stored)).
-    pub durable: bool,
 }
 
 /// An action that a voter requests.
@@ -63,8 +48,8 @@ pub enum VoterOutput {
     /// It could vote in its view from now on: store that, then call [`begin_voting`](super::Voter::begin_voting).
     Ready,
     /// Another member knows this lifetime of this voter, whose life is not lower than that of the setup. So the stored
-    /// life and mark were not the last ones. The voter has stopped. Store the life after this one, without a mark, and
-    /// open another voter with that life and without known fences.
+    /// life and mark were not the last ones. The voter has stopped, and its member is lost: a lower mark than the last
+    /// one would give fences twice.
     Superseded {
         /// What the other member knows.
         seen: Lifetime,

@@ -9,11 +9,9 @@ impl Voter {
     #[must_use]
     pub fn state(&self) -> VoterState {
         match self.stage {
-            _ if self.misconfigured => VoterState::Misconfigured,
             Stage::Quarantine { .. } | Stage::Ready | Stage::Superseded { .. } => {
                 VoterState::Quarantined
             }
-            Stage::Learning(_) => VoterState::Learning,
             Stage::Voting if self.lacks_fences => VoterState::NoStore,
             Stage::Voting => VoterState::Voting,
         }

@@ -3,10 +3,10 @@
 //!
 //! If the format changes before a release, run the test and store what it prints.
 
-use quorum::frame::{decode, encode, MAX_FENCE, VERSION};
+use quorum::frame::{decode, encode, VERSION};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Given, Known, Lifetime, Mode, Name, Names,
-    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
+    Ack, Batch, Digest, Fence, Frame, Generation, Given, Life, Lifetime, Mode, Name, Names, Notice,
+    Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::time::Time;
 use std::collections::BTreeSet;
@@ -95,15 +95,6 @@ fn done(replies: Vec<Reply>) -> Frame {
     })
 }
 
-fn answer(known: Known) -> Frame {
-    Frame::Floor(Floor::Answer {
-        asker: Lifetime(128),
-        voter: Lifetime::new(3, 1),
-        seen: Lifetime(128),
-        known,
-    })
-}
-
 fn frames() -> Vec<Frame> {
     let token = Token(129);
     let fence = Fence(70_000);
@@ -172,13 +163,14 @@ fn frames() -> Vec<Frame> {
             false,
         ),
         notice(vec![], vec![recall], false),
-        Frame::Floor(Floor::Ask {
+        Frame::Life(Life::Ask {
             asker: Lifetime(128),
         }),
-        answer(Known::Told {
-            fence: Fence(MAX_FENCE),
+        Frame::Life(Life::Answer {
+            asker: Lifetime(128),
+            voter: Lifetime::new(3, 1),
+            seen: Lifetime(128),
         }),
-        answer(Known::Quarantine),
     ];
     let ops = [
         lock(token, write, false, names(&["orders/7"])),
@@ -209,16 +201,12 @@ fn frames() -> Vec<Frame> {
         Reason::Busy,
         Reason::Queued,
         Reason::Quarantine,
-        Reason::Learning,
         Reason::Storing,
-        Reason::Misconfigured,
     ];
     let states = [
         VoterState::Voting,
         VoterState::Quarantined,
-        VoterState::Learning,
         VoterState::NoStore,
-        VoterState::Misconfigured,
     ];
     let replies = [
         Reply::Yes { fence },
@@ -235,7 +223,6 @@ fn frames() -> Vec<Frame> {
     );
     all.extend(replies.into_iter().map(|reply| done(vec![reply])));
     all.extend(states.into_iter().map(in_state));
-    all.push(answer(Known::Lost { origin: fence }));
     all
 }
 
@@ -279,12 +266,8 @@ fn name(frame: &Frame) -> String {
             };
             ("notice", detail)
         }
-        Frame::Floor(Floor::Ask { .. }) => ("ask", String::new()),
-        Frame::Floor(Floor::Answer { known, .. }) => match known {
-            Known::Quarantine => ("answer", "quarantine".into()),
-            Known::Told { .. } => ("answer", "told".into()),
-            Known::Lost { .. } => ("answer", "lost".into()),
-        },
+        Frame::Life(Life::Ask { .. }) => ("ask", String::new()),
+        Frame::Life(Life::Answer { .. }) => ("answer", String::new()),
     };
     format!("{kind}({detail})")
 }
@@ -306,9 +289,7 @@ fn name_of_state(state: VoterState) -> &'static str {
     match state {
         VoterState::Voting => "voting",
         VoterState::Quarantined => "quarantined",
-        VoterState::Learning => "learning",
         VoterState::NoStore => "no_store",
-        VoterState::Misconfigured => "misconfigured",
     }
 }
 
@@ -326,9 +307,7 @@ fn name_of_reply(reply: &Reply) -> String {
             Reason::Busy => "no(busy)".into(),
             Reason::Queued => "no(queued)".into(),
             Reason::Quarantine => "no(quarantine)".into(),
-            Reason::Learning => "no(learning)".into(),
             Reason::Storing => "no(storing)".into(),
-            Reason::Misconfigured => "no(misconfigured)".into(),
         },
         Reply::Missing => "missing".into(),
         Reply::Synced { .. } => "synced".into(),

@@ -135,7 +135,7 @@ fn f3_a_batch_filled_to_the_last_byte_is_a_frame() {
 fn f3_the_answer_to_any_batch_fits_into_a_frame() {
     let status = VoterStatus {
         clock: u64::MAX,
-        state: VoterState::Misconfigured,
+        state: VoterState::NoStore,
     };
     let Batch {
         agent,

@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use quorum::frame::{decode, encode, encode_into, FrameError, VERSION};
-use quorum::message::{Fence, Floor, Frame, Known, Lifetime};
+use quorum::message::{Batch, Fence, Frame, Lifetime, Op, Token};
+use quorum::time::Time;
 
 /// A way to corrupt a frame.
 #[derive(Clone, Debug)]
@@ -117,13 +118,15 @@ proptest! {
     }
 }
 
-fn told(fence: Fence) -> Frame {
-    let one = Lifetime(1);
-    Frame::Floor(Floor::Answer {
-        asker: one,
-        voter: one,
-        seen: one,
-        known: Known::Told { fence },
+fn confirm(fence: Fence) -> Frame {
+    let token = Token(1);
+    Frame::Batch(Batch {
+        agent: Lifetime(1),
+        session: None,
+        seq: 1,
+        stamp: Time(1),
+        clock: 1,
+        ops: vec![Op::Confirm { token, fence }],
     })
 }
 
@@ -132,7 +135,7 @@ fn encode_into_reuses_memory() {
     let mut bytes = Vec::with_capacity(100);
     let before = bytes.as_ptr();
     for _ in 0..3 {
-        encode_into(&told(Fence(9)), &mut bytes);
+        encode_into(&confirm(Fence(9)), &mut bytes);
         assert_eq!(bytes.as_ptr(), before);
     }
 }
@@ -141,5 +144,5 @@ fn encode_into_reuses_memory() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "encoded a frame that decode does not accept")]
 fn encoding_a_frame_that_breaks_a_bound_panics() {
-    let _ = encode(&told(Fence(quorum::frame::MAX_FENCE + 1)));
+    let _ = encode(&confirm(Fence(quorum::frame::MAX_FENCE + 1)));
 }

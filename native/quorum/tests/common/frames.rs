@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use quorum::frame::{MAX_FENCE, MAX_NAME, MAX_NAMES};
 use quorum::message::{
-    Ack, Batch, Digest, Fence, Floor, Frame, Generation, Given, Known, Lifetime, Mode, Name, Names,
-    Notice, Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
+    Ack, Batch, Digest, Fence, Frame, Generation, Given, Life, Lifetime, Mode, Name, Names, Notice,
+    Op, Priority, Reason, Recall, Reply, Session, Token, Verdict, VoterState, VoterStatus,
 };
 use quorum::time::Time;
 use std::num::NonZeroU16;
@@ -73,9 +73,7 @@ fn status() -> impl Strategy<Value = VoterStatus> {
     let state = prop_oneof![
         Just(VoterState::Voting),
         Just(VoterState::Quarantined),
-        Just(VoterState::Learning),
         Just(VoterState::NoStore),
-        Just(VoterState::Misconfigured),
     ];
     (number(), state).prop_map(|(clock, state)| VoterStatus { clock, state })
 }
@@ -140,9 +138,7 @@ fn reason() -> impl Strategy<Value = Reason> {
         Just(Reason::Busy),
         Just(Reason::Queued),
         Just(Reason::Quarantine),
-        Just(Reason::Learning),
         Just(Reason::Storing),
-        Just(Reason::Misconfigured),
     ]
 }
 
@@ -153,14 +149,6 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         reason().prop_map(|reason| Reply::No { reason }),
         Just(Reply::Missing),
         ascending().prop_map(|missing| Reply::Synced { missing }),
-    ]
-}
-
-fn known() -> impl Strategy<Value = Known> {
-    prop_oneof![
-        Just(Known::Quarantine),
-        fence().prop_map(|fence| Known::Told { fence }),
-        fence().prop_map(|origin| Known::Lost { origin }),
     ]
 }
 
@@ -203,8 +191,8 @@ pub fn frame() -> impl Strategy<Value = Frame> {
         vec(recall(), 0..=8),
         any::<bool>(),
     );
-    let answer = (lifetime(), lifetime(), known());
-    let floor = (lifetime(), option::of(answer));
+    let answer = (lifetime(), lifetime());
+    let life = (lifetime(), option::of(answer));
     prop_oneof![
         batch.prop_map(|(head, (seq, stamp), clock, ops)| {
             let (agent, session) = head;
@@ -240,15 +228,10 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 })
             }
         ),
-        floor.prop_map(|(asker, answer)| {
-            Frame::Floor(match answer {
-                None => Floor::Ask { asker },
-                Some((voter, seen, known)) => Floor::Answer {
-                    asker,
-                    voter,
-                    seen,
-                    known,
-                },
+        life.prop_map(|(asker, answer)| {
+            Frame::Life(match answer {
+                None => Life::Ask { asker },
+                Some((voter, seen)) => Life::Answer { asker, voter, seen },
             })
         }),
     ]

@@ -55,24 +55,6 @@ impl Raw {
         Raw(vec![VERSION, 2, 0, 0]).number(8).number(1).number(2)
     }
 
-    /// A `Told`, up to its fence.
-    pub fn told() -> Raw {
-        Raw(vec![VERSION, 3, 1])
-            .number(8)
-            .number(9)
-            .number(8)
-            .byte(1)
-    }
-
-    /// A `Lost`, up to its origin.
-    pub fn lost() -> Raw {
-        Raw(vec![VERSION, 3, 1])
-            .number(8)
-            .number(9)
-            .number(8)
-            .byte(2)
-    }
-
     /// A byte: a flag or a kind.
     pub fn byte(mut self, byte: u8) -> Raw {
         self.0.push(byte);

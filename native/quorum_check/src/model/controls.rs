@@ -1,7 +1,7 @@
 //! The controls: the counterexamples (CE) that shaped the protocol. Each row removes the rule that prevents one, and a
 //! search must find the violation. If it does not, the search is too weak to show anything about the correct protocol.
 
-use crate::model::setting::{settings, units, Disk, Setting, Step};
+use crate::model::setting::{settings, units, Setting, Step};
 use crate::model::settings::{
     APART, FEW_BATCHES, GIVEN, LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART,
 };
@@ -70,12 +70,12 @@ settings! {
 
     // The voters that restart know the new rules only. The first holder counts on their votes by the old ones.
     "ShorterLeases" "3 members, 2 restart with shorter leases, and their quarantine is that of the new rules":
-        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(4) disk(Disk::Fast) quarantine(units(2))
+        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(4) quarantine(units(2))
         rules(LONG_LEASES) new_rules(SHORT_LEASES) violates("Q1");
 
     // With the leases of their files, the same restarts violate nothing, also after the quarantine.
     "ShorterLeases-file" "3 members, 2 restart with shorter leases, and their quarantine is that of their files":
-        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(7) disk(Disk::Fast)
+        clients(&[&[WRITE], THEN_WRITE]) renewed(&[1]) voter_crashes(2) time(7)
         rules(LONG_LEASES) new_rules(SHORT_LEASES) only("Q1");
 
     "CE6" "3 members, a voter drops votes before the holder's lease ends":
@@ -87,46 +87,42 @@ settings! {
         clients(&[&[WRITE], LATER_WRITE]) bug(ProtocolBug::FenceNotWritten) time(6) agent_crashes(1)
         rules(|rules| rules.heartbeat = units(9)) violates("Q5");
 
-    // The voters know different fences at first. The first holder has the highest and crashes before a quorum knows
+    // The voters have different marks at first. The first holder has the highest and crashes before a quorum knows
     // it. The second holder asks a quorum that does not.
     "CE8" "3 members, the agent sends the fence to the voters and does not wait for a quorum":
         clients(&[&[WRITE], LATER_WRITE]) bug(ProtocolBug::FenceNotAwaited) time(6) delays(1) agent_crashes(1)
-        floors(&[Some(9), Some(0), Some(0)]) apart(&[(0, 2), (1, 0)]) single_delays(false)
+        marks(&[9, 0, 0]) apart(&[(0, 2), (1, 0)]) single_delays(false)
         rules(|rules| rules.heartbeat = units(9)) violates("Q5");
-
-    // The first holder has unlocked. All voters restart and count from where they counted at first.
-    "CE9" "2 members, all fences are lost, and wall clocks stand still":
-        members(2) clients(&[&[WRITE, UNLOCK], THEN_WRITE]) voter_crashes(2) wall_clocks_stop(true) violates("Q5");
 
     // The voter that restarts has forgotten the fence of the first holder. The third voter never knew it.
     "StaleBelieved" "3 members, 1 restarts with an old disk, and no member reports it":
         clients(&[&[WRITE, UNLOCK], THEN_WRITE]) bug(ProtocolBug::StaleBelieved) voter_crashes(1) old_disks(1) time(4)
-        disk(Disk::Fast) apart(&[(0, 2), (1, 0)]) agent(2) violates("Q5");
+        apart(&[(0, 2), (1, 0)]) agent(2) violates("Q5");
 
     "StaleBelieved-Q14" "the same, found before a fence is given":
         clients(&[&[WRITE, UNLOCK]]) bug(ProtocolBug::StaleBelieved) voter_crashes(1) old_disks(1) time(4)
-        disk(Disk::Fast) violates("Q14");
+        violates("Q14");
 
     // Two clients of one node wait while another node holds the lock. Each gets the next fence, and the voters were
     // asked for one.
     "CE10" "3 members, a lock passed on within a node has a fence that no voter gave":
         clients(&[WAIT_FOR_HOLDER, &[WRITE, UNLOCK, WRITE]]) client(0, WAIT_FOR_HOLDER)
-        bug(ProtocolBug::FencesNotTaken) disk(Disk::Fast) violates("Q5");
+        bug(ProtocolBug::FencesNotTaken) violates("Q5");
 
     // The second client counts a vote that the restarted voter has forgotten. The first one gets a vote of the next
     // lifetime beside it. Then its other vote ends, because it is cut off from that voter for a lease.
     "CE11" "3 members, 1 restart, any held lock is asserted in the quarantine":
-        clients(&[UNHEARD_RESTART, THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) time(4) disk(Disk::Fast)
-        floors(&[Some(0), Some(0), Some(9)]) single_delays(false) rules(FEW_BATCHES) violates("Q1");
+        clients(&[UNHEARD_RESTART, THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) time(4)
+        marks(&[0, 0, 9]) single_delays(false) rules(FEW_BATCHES) violates("Q1");
 
     "CE11-votes" "the same, found at the assertion, with other faults":
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::AnyLockContinues) delays(1) voter_crashes(1) crashing(&[1])
-        apart(&[(1, 0)]) disk(Disk::Fast) violates("Votes");
+        apart(&[(1, 0)]) violates("Votes");
 
     // The agent still counts a vote that the voter has dropped. (Until another client holds the lock, it takes a
     // second such voter and more time.)
     "SameGeneration" "3 members, a voter drops votes and keeps the generation":
-        clients(&[&[WRITE]]) bug(ProtocolBug::SameGeneration) time(4) delays(3) disk(Disk::Fast)
+        clients(&[&[WRITE]]) bug(ProtocolBug::SameGeneration) time(4) delays(3)
         rules(|rules| rules.heartbeat = units(2)) violates("Q2");
 
     "LeaseFromAnswer" "3 members, the lease starts when the answer arrives":
@@ -143,44 +139,44 @@ settings! {
     // The first agent of the node crashes, and so does the second one, whose first frame is late. The third one holds.
     "FirstFrameBuries" "3 members, the first frame of another agent ends the votes of the live one":
         clients(&[&[WRITE], THEN_WRITE]) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
-        apart(&[(0, 2), (1, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
+        apart(&[(0, 2), (1, 0)]) reorders(0) violates("Q1");
 
     "FirstFrameBuries-guest" "the same, and its node is a guest":
         client(3, &[WRITE]) client(0, THEN_WRITE) bug(ProtocolBug::FirstFrameBuries) agent_crashes(2) delays(1)
-        apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) reorders(0) violates("Q1");
+        apart(&[(3, 2), (0, 0)]) reorders(0) violates("Q1");
 
     // By the file of the voter that restarts there are no guests, so it waits for the members only. The guest still
     // counts its earlier vote: it is not told of the restart.
     "GuestsForgotten" "3 members, a voter votes for a guest, does not store that there are guests, and restarts":
         client(3, &[WRITE]) client(0, THEN_WRITE) agent(1) agent(2) bug(ProtocolBug::GuestsForgotten)
-        voter_crashes(1) apart(&[(3, 2), (0, 0)]) disk(Disk::Fast) violates("Q1");
+        voter_crashes(1) apart(&[(3, 2), (0, 0)]) violates("Q1");
 
     "GuestsForgotten-V7" "the same, found at the vote":
-        client(3, &[WRITE]) bug(ProtocolBug::GuestsForgotten) disk(Disk::Fast) violates("V7");
+        client(3, &[WRITE]) bug(ProtocolBug::GuestsForgotten) violates("V7");
 
     // Each agent has the vote of one voter, and waits for those of the others.
     "NoRecalls" "3 members, three agents, and no vote is recalled":
         clients(&[&[WRITE, UNLOCK], &[WRITE, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::NoRecalls)
-        disk(Disk::Fast) reorders(3) quiescence_every(1) violates("PR1");
+        reorders(3) quiescence_every(1) violates("PR1");
 
     // The first agent reaches the first and the third voter, and the second agent the second and the third one. The
     // third voter gives its vote to the second agent unasked. That agent stalls, so the voter does not hear it, takes
     // the vote back, and votes for the first agent. Then the notice arrives.
     "GivenFromArrival" "3 members, a vote given unasked counts from the arrival of its notice":
         clients(TAKEN_BACK) bug(ProtocolBug::GivenFromArrival) apart(APART) time(3) delays(1) stalls(1)
-        single_delays(false) disk(Disk::Fast) rules(LONG_LEASES) violates("Q1");
+        single_delays(false) rules(LONG_LEASES) violates("Q1");
 
     // The notice arrives at once.
     "GivenCountsLong" "3 members, a vote given unasked counts for as long as any other":
         clients(TAKEN_BACK) bug(ProtocolBug::GivenCountsLong) apart(APART) time(3) stalls(1)
-        disk(Disk::Fast) rules(LONG_LEASES) violates("Q1");
+        rules(LONG_LEASES) violates("Q1");
 
     "GivenEndsWithConnection" "3 members, a vote given unasked is taken back when the connection is closed":
         clients(GIVEN) bug(ProtocolBug::GivenEndsWithConnection) apart(APART) downs(1)
-        disk(Disk::Fast) violates("Q1");
+        violates("Q1");
 
     // Safety does not depend on this rule.
     "AnyOrder" "3 members, voters accept batches in any order, and twice":
         clients(&[&[WRITE, UNLOCK, READ, UNLOCK], &[WRITE, UNLOCK]]) bug(ProtocolBug::AnyOrder)
-        time(2) delays(2) duplicates(2) disk(Disk::Fast) quiescence_every(64);
+        time(2) delays(2) duplicates(2) quiescence_every(64);
 }

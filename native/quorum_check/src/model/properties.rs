@@ -11,7 +11,7 @@
 //! | Q7 | a voter forgets a vote only if its agent returned it, or if its lease has expired | batch |
 //! | Q8 | a lock that was unlocked or lost is never held again, nor is a vote requested for it | state, batch |
 //! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
-//! | Q14 | a voter that votes with a stored mark has a higher life than all of its earlier starts | state |
+//! | Q14 | a voter that votes has a higher life than all of its earlier starts | state |
 //! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
 //! | Votes | no vote that an agent counts conflicts with one of the voter, or that another agent counts there | state |
 //! | V7 | a guest has no vote at a voter whose state file does not have the guest | state |
@@ -19,7 +19,7 @@
 //!
 //! `quiescence.rs` checks PR1, and `transition.rs` what actions do.
 
-use crate::model::setting::{member, Disk, Setting};
+use crate::model::setting::{member, Setting};
 use crate::model::state::{AgentState, Phase, State, NOW};
 use crate::votes::{self, Stale};
 use quorum::agent::Status;
@@ -125,15 +125,13 @@ pub fn old_disks_are_not_used(state: &State) -> bool {
             .machine
             .as_ref()
             .is_some_and(|machine| machine.is_voting());
-        !(votes && voter.has_mark && voter.life <= voter.highest_life)
+        !(votes && voter.is_stale())
     })
 }
 
-/// Where voters have disks.
-pub fn guests_with_votes_are_stored(setting: &Setting, state: &State) -> bool {
-    setting.disk == Disk::None
-        || state.voters.iter().all(|seen| {
-            let voter = seen.machine.as_ref();
-            voter.is_none_or(|voter| seen.disk.guests || !votes::has_guests(voter))
-        })
+pub fn guests_with_votes_are_stored(state: &State) -> bool {
+    state.voters.iter().all(|seen| {
+        let voter = seen.machine.as_ref();
+        voter.is_none_or(|voter| seen.disk.guests || !votes::has_guests(voter))
+    })
 }

@@ -217,8 +217,8 @@ impl Model for QuorumModel {
                 properties::all_or_nothing(&model.setting, state)
             }),
             Property::always("Q14", |_, state| properties::old_disks_are_not_used(state)),
-            Property::always("V7", |model, state| {
-                properties::guests_with_votes_are_stored(&model.setting, state)
+            Property::always("V7", |_, state| {
+                properties::guests_with_votes_are_stored(state)
             }),
             Property::always("Machine", |_, state: &State| state.satisfies("Machine")),
             Property::sometimes("a writer holds", |model, state| {

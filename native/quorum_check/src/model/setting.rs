@@ -67,16 +67,14 @@ impl Budget {
     pub const UNLIMITED: u8 = u8::MAX;
 }
 
-/// What a voter finds on its disk after a restart.
+/// How a voter's disk stores its marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Disk {
-    /// The highest fence. A write completes immediately.
+    /// A write completes immediately.
     #[default]
     Fast,
-    /// The highest fence. A write completes in an action of its own, and a crash may come first.
+    /// A write completes in an action of its own, and a crash may come first.
     Slow,
-    /// Nothing. The voter asks the others, or uses the wall clock.
-    None,
 }
 
 /// Which of the frames in flight may arrive next.
@@ -128,13 +126,8 @@ pub struct Setting {
     pub single_delays: bool,
     /// Pairs (agent, voter) that are never connected.
     pub apart: Vec<(usize, usize)>,
-    /// The fences that the voters know at first.
-    pub floors: Vec<Option<u64>>,
-    /// What the wall clocks show at first.
-    pub origins: Vec<u64>,
-    /// Whether wall clocks stand still. If not, the clock of a voter that restarts without fences shows the lowest
-    /// correct value: the highest fence that any voter knows or started with.
-    pub wall_clocks_stop: bool,
+    /// The marks that the voters have stored at first.
+    pub marks: Vec<u64>,
     pub disk: Disk,
     /// Whether a write of guests completes in an action of its own, as with [`Disk::Slow`].
     pub slow_guests: bool,
@@ -206,25 +199,23 @@ impl Setting {
         setting.members(3).reorders(2)
     }
 
-    /// As [`Setting::sound`], without reordering, disks, and the quiescence check: the search is for one violation.
+    /// As [`Setting::sound`], without reordering and the quiescence check: the search is for one violation.
     pub fn control(name: &'static str, about: &'static str) -> Setting {
-        let setting = Setting::sound(name, about).reorders(0).disk(Disk::None);
-        setting.quiescence_every(0)
+        Setting::sound(name, about).reorders(0).quiescence_every(0)
     }
 
     setters! {
-        names: usize, single_delays: bool, wall_clocks_stop: bool, disk: Disk, order: Order,
+        names: usize, single_delays: bool, disk: Disk, order: Order,
         slow_guests: bool, cold: bool, quiescence_every: u64;
-        apart: (usize, usize), floors: Option<u64>, origins: u64;
+        apart: (usize, usize), marks: u64;
         crashing, down, renewed;
         time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, downs, stalls, reorders
     }
 
-    /// Every voter may crash; all fences are 0, and all wall clocks show 0.
+    /// Every voter may crash, and all marks are 0.
     pub fn members(mut self, count: usize) -> Setting {
         self.members = count;
-        self.floors = vec![Some(0); count];
-        self.origins = vec![0; count];
+        self.marks = vec![0; count];
         self.crashing = (0..count).map(member).collect();
         self
     }

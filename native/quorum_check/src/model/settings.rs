@@ -74,16 +74,6 @@ pub const FEW_BATCHES: fn(&mut Rules) = |rules| {
 /// After [`UNHEARD_RESTART`].
 const RECONNECT: &[Step] = &[Step::Later(4), Step::Connect(0, 1), Step::Connect(1, 2)];
 
-/// For a client of the first node, whose agent reaches the third voter only after the restart of that voter.
-const LACKING_VOTE: &[Step] = &[
-    Step::Disconnect(0, 2),
-    WRITE,
-    Step::Later(2),
-    Step::Crash(2),
-    Step::Connect(0, 2),
-    Step::Disconnect(0, 1),
-];
-
 /// Leases before and after a change of the rules. Few heartbeats, for few states.
 pub const LONG_LEASES: fn(&mut Rules) = |rules| {
     (rules.holder_lease, rules.voter_lease) = (units(5), units(6));
@@ -106,10 +96,8 @@ settings! {
     "three-clients" "a writer between two readers":
         clients(&[&[READ, UNLOCK], &[WRITE, UNLOCK], &[READ, UNLOCK]]) time(2);
     "crash" "a voter crashes and restarts": clients(TWO_WRITERS) time(5) delays(1) voter_crashes(1);
-    "lost-fences" "a voter crashes, loses its fences, and asks the other voters":
-        clients(TWO_WRITERS) time(6) voter_crashes(1) disk(Disk::None);
     "unstored-fence" "a voter restarts whose stored mark is below the fence of a lock that continues its vote":
-        clients(&[&[WRITE], &[Step::Await(0), WRITE]]) floors(&[Some(20), Some(20), Some(0)]) agent(2) voter_crashes(1)
+        clients(&[&[WRITE], &[Step::Await(0), WRITE]]) marks(&[20, 20, 0]) agent(2) voter_crashes(1)
         crashing(&[2]) delays(1) reorders(1);
     "slow-disk" "a voter crashes while it stores a fence":
         clients(TWO_WRITERS) time(5) voter_crashes(1) disk(Disk::Slow) rules(|rules| rules.fence_block = 1);
@@ -131,10 +119,7 @@ settings! {
     "tries" "two tries and a request that waits":
         clients(&[&[TRY, UNLOCK], &[WRITE, UNLOCK], &[TRY, UNLOCK]]) time(2);
     "cold-start" "all machines start": clients(TWO_WRITERS) time(5) cold(true);
-    "first-start" "two members start without fences and use their wall clocks":
-        members(2) clients(&[&[WRITE], &[]]) time(1) cold(true) disk(Disk::None) floors(&[None; 2]) origins(&[5, 6]);
-    "all-lost" "two members lose their fences, possibly at the same time":
-        members(2) clients(&[&[WRITE, UNLOCK], &[WRITE]]) voter_crashes(2) reorders(0) disk(Disk::None);
+    "first-start" "two members start": members(2) clients(&[&[WRITE], &[]]) time(1) cold(true);
     "old-disk" "a voter restarts with an old state file, while others know its later life":
         clients(TWO_WRITERS) time(4) voter_crashes(1) old_disks(1);
     "old-disk-crash" "a voter restarts with an old state file, and another one restarts":
@@ -168,10 +153,8 @@ settings! {
         clients(&[&[WRITE], &[Step::Await(0), WRITE]]) time(3) voter_crashes(1) delays(1);
     "unheard-restart" "a voter restarts, and one of two agents is not connected to it from then on":
         client(0, &[UNHEARD_RESTART, RECONNECT].concat()) client(1, &[Step::Await(0), WRITE]) time(4)
-        floors(&[Some(0), Some(0), Some(9)]) reorders(0) single_delays(false) quiescence_every(256)
+        marks(&[0, 0, 9]) reorders(0) single_delays(false) quiescence_every(256)
         rules(FEW_BATCHES);
-    "asserted-learning" "a voter without fences restarts, and a held lock that lacks its vote asks it":
-        client(0, LACKING_VOTE) agent(1) agent(2) time(4) disk(Disk::None) reorders(0);
     "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guests":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) time(5) voter_crashes(1)
         slow_guests(true) reorders(1);
@@ -183,9 +166,6 @@ settings! {
     "guest-crash" "the agent of a guest crashes, a voter crashes, and frames are delayed":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[Step::Await(0), WRITE]) agent(1) time(5) voter_crashes(1)
         agent_crashes(1) delays(1) reorders(0);
-    "guest-lost" "a voter crashes and has no file, so it does not know that a guest may hold a lock":
-        members(2) client(2, &[WRITE]) client(0, &[Step::Await(0), WRITE]) agent(1) time(5) voter_crashes(1)
-        disk(Disk::None) reorders(0);
     "guest-gone" "a guest unlocks, a voter stores that there are no guests, and crashes":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[Step::Later(4), WRITE]) agent(1) time(6) voter_crashes(1)
         reorders(0) rules(SHORT_LEASES);

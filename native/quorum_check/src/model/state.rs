@@ -57,13 +57,11 @@ pub struct VoterState {
     /// Its life, and the highest one of its earlier starts.
     pub life: u32,
     pub highest_life: u32,
-    /// Whether it started with a stored mark.
-    pub has_mark: bool,
     pub disk: Stored,
     /// What was on the disk before the first start.
     pub old_disk: Stored,
-    /// What its wall clock showed at its start.
-    pub origin: Fence,
+    /// The highest mark that it has stored on any of its disks.
+    pub last_mark: Fence,
     pub storing: Option<Fence>,
     /// The values of the guest flag that the disk is writing, the oldest first.
     pub storing_guests: Vec<bool>,
@@ -74,7 +72,7 @@ pub struct VoterState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stored {
     pub life: u32,
-    pub mark: Option<Fence>,
+    pub mark: Fence,
     /// No vote was promised for longer.
     pub lease: Duration,
     /// Whether guests may have votes.
@@ -140,6 +138,17 @@ impl AgentState {
 }
 
 impl VoterState {
+    /// A mark is on disk.
+    pub fn store_mark(&mut self, mark: Fence) {
+        self.disk.mark = mark;
+        self.last_mark = self.last_mark.max(mark);
+    }
+
+    /// Whether it started with an old disk, and no later voter has replaced it.
+    pub fn is_stale(&self) -> bool {
+        self.life <= self.highest_life
+    }
+
     /// The next write of guests is on disk. Returns whether the voter is informed: the file says that there may be
     /// some, and no later write is in progress.
     pub fn store_guests(&mut self) -> bool {

@@ -14,7 +14,7 @@ use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::rules::Rules;
-use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::voter::{Voter, VoterOutput, VoterSetup};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// A machine whose timer fires this often at one moment fires it endlessly.
@@ -57,14 +57,14 @@ impl<'a> Transition<'a> {
         }
         for place in 0..setting.members {
             let disk = Stored {
-                mark: setting.floors[place].map(Fence),
+                mark: Fence(setting.marks[place]),
                 lease: setting.rules.voter_lease,
                 ..Stored::default()
             };
             first.state.voters.push(VoterState {
                 disk,
                 old_disk: disk,
-                origin: Fence(setting.origins[place]),
+                last_mark: disk.mark,
                 ..VoterState::default()
             });
         }
@@ -100,21 +100,19 @@ impl<'a> Transition<'a> {
     }
 
     /// Starts the voter as its host does: a life above the stored one, and above the one that another voter has `seen`,
-    /// is stored first. A mark that was stored before that life is not used, and there may then be guests.
-    /// Without a disk the wall clock is the life.
+    /// is stored first. In that case the file was old. The voter then starts with the last mark of all its disks, and
+    /// there may be guests.
     fn run_voter(&mut self, me: Member, seen: Option<u32>) {
         let (setting, place) = (self.setting, me.place());
         self.state.voters[place].starts += 1;
         let rules = *self.rules_of_voter(place);
         let voter = &mut self.state.voters[place];
         voter.highest_life = voter.highest_life.max(voter.life);
-        let last = match setting.disk {
-            Disk::None => voter.highest_life,
-            Disk::Fast | Disk::Slow => voter.disk.life,
+        let mark = match seen {
+            None => voter.disk.mark,
+            Some(_) => voter.last_mark,
         };
-        let mark = voter.disk.mark.filter(|_| seen.is_none());
-        voter.life = last.max(seen.unwrap_or(0)) + 1;
-        voter.has_mark = mark.is_some();
+        voter.life = voter.disk.life.max(seen.unwrap_or(0)) + 1;
         voter.disk = Stored {
             life: voter.life,
             mark,
@@ -129,20 +127,16 @@ impl<'a> Transition<'a> {
             lifetime: voter_lifetime(me, voter.life, voter.starts),
             quarantine: setting.quarantine.unwrap_or(voter.disk.lease),
             guests: voter.disk.guests,
-            misconfigured: false,
             begins: false,
-            fences: Fences {
-                floor: mark,
-                origin: voter.origin,
-                durable: setting.disk != Disk::None,
-            },
+            mark,
+            durable: true,
         };
         let mut machine = Voter::new(setup, NOW);
-        if let (Disk::Fast, Some(mark)) = (setting.disk, mark) {
+        if setting.disk == Disk::Fast {
             // As after the first grant. A voter refuses that one until it has stored a block, which would only make
             // all histories longer. Those with a slow disk have it.
             let block = Fence(mark.0 + rules.fence_block);
-            voter.disk.mark = Some(block);
+            voter.store_mark(block);
             machine.stored(NOW, block);
         }
         voter.machine = Some(Shared::new(machine));
@@ -152,13 +146,9 @@ impl<'a> Transition<'a> {
     /// Another voter knows a later life.
     fn supersede(&mut self, me: Member, seen: Lifetime) {
         self.note(|| format!("{me:?} was superseded by life {}", seen.life()));
-        let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         (voter.storing, voter.stalled) = (None, false);
         voter.storing_guests.clear();
-        if !self.setting.wall_clocks_stop {
-            voter.origin = clock;
-        }
         self.run_voter(me, Some(seen.life()));
     }
 
@@ -265,7 +255,7 @@ impl<'a> Transition<'a> {
                 }
                 VoterOutput::Store(fence) => {
                     self.note(|| format!("{me:?} stores {}", fence.0));
-                    self.state.voters[me.place()].disk.mark = Some(fence);
+                    self.state.voters[me.place()].store_mark(fence);
                     stored = Some(fence);
                 }
                 VoterOutput::StoreGuests(some) => guests |= self.write_guests(me, some),

@@ -13,7 +13,7 @@ pub enum Role {
 impl Role {
     pub fn of_receiver(frame: &Frame) -> Role {
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => Role::Voter,
+            Frame::Batch(_) | Frame::Life(_) => Role::Voter,
             Frame::Ack(_) | Frame::Notice(_) => Role::Agent,
         }
     }

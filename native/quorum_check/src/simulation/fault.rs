@@ -29,12 +29,8 @@ faults! {
     /// At the same time, or one shortly after the other.
     VotersCrash: "several voters crash",
     AllCrash: "all nodes crash",
-    /// All nodes or some of them crash, and lose what is on their disks.
-    DisksLost: "nodes crash and lose their disks",
     /// The voter finds the file of an earlier life: a backup, or a disk that was not used for some time.
     OldDisk: "a voter restarts with an old disk",
-    /// The voter finds the file of another node.
-    ForeignDisk: "a voter restarts with the disk of another node",
     /// A guest, with its clients.
     GuestLeaves: "a guest leaves and does not return",
     /// The node stops and later continues as if nothing had happened: SIGSTOP, or a system that is suspended.
@@ -61,6 +57,6 @@ impl Fault {
     /// Whether it concerns a voter only, and no guest.
     pub fn is_of_voter(self) -> bool {
         use Fault::*;
-        [VoterCrash, VoterMoves, VoterPause, OldDisk, ForeignDisk].contains(&self)
+        [VoterCrash, VoterMoves, VoterPause, OldDisk].contains(&self)
     }
 }

@@ -14,7 +14,7 @@ use std::fmt;
 
 /// A history with more events does not end.
 const MOST_EVENTS: u64 = 3_000_000;
-/// How long after the last quarantine all voters must vote: they ask each other for lost fences, at least every second.
+/// How long after the last quarantine all voters must vote.
 const VOTE_WITHIN: Real = 2 * SECOND;
 /// Lines of the trace before a violation.
 const LINES: usize = 60;
@@ -101,7 +101,6 @@ impl fmt::Display for Outcome {
 impl World {
     fn start(&mut self) {
         for node in 0..self.plan.members {
-            self.begin_with_file(node);
             self.start_voter(node);
             self.start_agent(node);
         }

@@ -55,24 +55,8 @@ impl World {
                     }
                 }
             }
-            Fault::AllCrash => drop(self.crash_nodes(1000, span)),
-            Fault::DisksLost => {
-                let share = self.random.pick(&[1000, 1000, 600]);
-                for node in self.crash_nodes(share, span) {
-                    self.nodes[node].disk = None;
-                }
-            }
+            Fault::AllCrash => self.crash_all(span),
             Fault::OldDisk => self.restore_old_disk(node, span),
-            Fault::ForeignDisk => {
-                let other = self.random.below(self.plan.members as i64) as usize;
-                self.crash(node, Role::Voter, span);
-                if other != node && !self.nodes[node].is_up(Role::Voter) {
-                    // Not an earlier file of its own, which the other one may have got: nothing finds a file that is
-                    // older than the crash and of the same life.
-                    let found = self.nodes[other].disk;
-                    self.nodes[node].disk = found.filter(|file| file.node != node);
-                }
-            }
             Fault::GuestLeaves => {
                 if self.is_guest(node) && !self.nodes[node].gone {
                     self.summary.count("guests that left");
@@ -176,17 +160,11 @@ impl World {
             .collect()
     }
 
-    /// Crashes each node with this probability in thousandths.
-    fn crash_nodes(&mut self, share: i64, span: Real) -> Vec<usize> {
-        let mut crashed = Vec::new();
+    fn crash_all(&mut self, span: Real) {
         for node in 0..self.nodes.len() {
-            if self.random.chance(share) {
-                let more = self.random.spread(MILLISECOND, 5 * SECOND);
-                self.crash_node(node, span + more);
-                crashed.push(node);
-            }
+            let more = self.random.spread(MILLISECOND, 5 * SECOND);
+            self.crash_node(node, span + more);
         }
-        crashed
     }
 
     fn crash_node(&mut self, node: usize, span: Real) {
@@ -244,7 +222,7 @@ impl World {
             let at = self.random.below(count) as usize;
             let is_old = true;
             let old = self.nodes[node].earlier_disks[at];
-            self.nodes[node].disk = Some(StateFile { is_old, ..old });
+            self.nodes[node].disk = StateFile { is_old, ..old };
             self.summary.count("old disks");
         }
     }

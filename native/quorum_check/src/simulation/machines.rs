@@ -7,14 +7,13 @@ use crate::simulation::invariants::label::Label;
 use crate::simulation::invariants::Checker;
 use crate::simulation::network::Route;
 use crate::simulation::node::{Activity, StateFile};
-use crate::simulation::plan::Disk;
 use crate::simulation::world::World;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::frame;
 use quorum::members::Node as NodeId;
 use quorum::message::{Fence, Frame, Lifetime, Send, VoterState};
 use quorum::time::Time;
-use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::voter::{Voter, VoterOutput, VoterSetup};
 
 /// A machine whose timer was due at once this many times in a row spins.
 const MOST_SPINS: u32 = 20_000;
@@ -59,18 +58,6 @@ impl World {
         self.arm(node, Role::Agent);
     }
 
-    /// If the cluster is not new, the voter finds the file of its last start, when there were no guests.
-    pub fn begin_with_file(&mut self, node: usize) {
-        self.nodes[node].disk = self.plan.has_files.then_some(StateFile {
-            node,
-            life: 1,
-            mark: Some(Fence(0)),
-            lease: self.plan.rules.voter_lease,
-            guests: false,
-            is_old: false,
-        });
-    }
-
     /// Starts a voter, unless one is up or the node is a guest.
     pub fn start_voter(&mut self, node: usize) {
         if !self.nodes[node].is_up(Role::Voter) && !self.is_guest(node) {
@@ -78,40 +65,22 @@ impl World {
         }
     }
 
-    /// Starts a voter as its host does. With a disk, a life above the stored one is stored first, and above the one
-    /// that another voter has `seen`. The mark of a file without that life is not used, nor is the file of another
-    /// node. If the file is lost or old, there may be guests.
+    /// Starts a voter as its host does: a life above the stored one, and above the one that another voter has `seen`,
+    /// is stored first. In that case the file was old. The voter then starts with the last mark of all its disks, and
+    /// there may be guests.
     fn begin_life(&mut self, node: usize, seen: Option<u32>) {
-        let durable = self.plan.disk == Disk::Durable;
-        let uses = |file: &StateFile| file.node == node || self.options.uses_any_file;
-        let lease = self.plan.rules.voter_lease;
-        let lost = StateFile {
-            node,
-            life: self.clock_life() - 1,
-            mark: None,
-            lease,
-            guests: self.plan.guests > 0 && !(self.options.forgets_lost_guests && durable),
-            is_old: false,
-        };
-        let found = self.nodes[node].disk.filter(uses);
-        let last = found.unwrap_or(lost);
-        let mark = last.mark.filter(|_| seen.is_none());
-        let life = last.life.max(seen.unwrap_or(0)) + 1;
+        let found = &mut self.nodes[node];
+        let last = found.disk;
         let file = StateFile {
-            node,
-            life,
-            mark,
-            lease: last.lease.max(lease),
+            life: last.life.max(seen.unwrap_or(0)) + 1,
+            mark: seen.map_or(last.mark, |_| found.last_mark),
+            lease: last.lease.max(self.plan.rules.voter_lease),
             guests: last.guests || seen.is_some() && self.plan.guests > 0,
-            is_old: last.is_old && mark.is_some(),
+            is_old: last.is_old && seen.is_none(),
         };
-        if mark.is_none() {
-            self.summary.count("voters without fences");
-        }
-        if durable {
-            self.nodes[node].earlier_disks.extend(found);
-            self.nodes[node].disk = Some(file);
-        }
+        let (life, mark) = (file.life, file.mark);
+        found.earlier_disks.push(last);
+        found.disk = file;
         let number = self.new_lifetime();
         let setup = VoterSetup {
             members: self.plan.list(),
@@ -121,16 +90,11 @@ impl World {
             lifetime: Lifetime::new(life, number as u32),
             quarantine: self.options.quarantine.unwrap_or(file.lease),
             guests: file.guests,
-            misconfigured: false,
             begins: false,
-            fences: Fences {
-                floor: mark,
-                origin: self.wall_clock(),
-                durable,
-            },
+            mark,
+            durable: true,
         };
         let now = self.nodes[node].voter_host.now(self.real);
-        self.nodes[node].lost_fences = mark.is_none();
         self.nodes[node].has_old_mark = file.is_old;
         let seen = &mut self.nodes[node];
         seen.numbers.clear();
@@ -140,7 +104,7 @@ impl World {
         if self.healed {
             self.schedule_voting();
         }
-        self.log(|| format!("n{node} voter starts: v{life}/{number}, mark {mark:?}"));
+        self.log(|| format!("n{node} voter starts: v{life}/{number}, mark {}", mark.0));
         self.call_voter(node, |_, _| ());
     }
 
@@ -319,7 +283,7 @@ impl World {
         let lease = self.plan.rules.voter_lease;
         let seen = &mut self.nodes[node];
         if seen.voter.as_ref().is_some_and(Voter::is_voting) {
-            seen.disk.iter_mut().for_each(|disk| disk.lease = lease);
+            seen.disk.lease = lease;
         }
     }
 

@@ -71,12 +71,10 @@ pub struct Client {
 }
 
 /// The state file of a voter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StateFile {
-    /// The node that wrote it.
-    pub node: usize,
     pub life: u32,
-    pub mark: Option<Fence>,
+    pub mark: Fence,
     /// No vote was promised for longer.
     pub lease: Duration,
     /// Whether guests may have votes.
@@ -101,11 +99,11 @@ pub struct Node {
     pub quorum_since: Option<Real>,
     pub flush_scheduled: bool,
     /// What is on its disk.
-    pub disk: Option<StateFile>,
+    pub disk: StateFile,
     /// What was on its disk at the end of each earlier life.
     pub earlier_disks: Vec<StateFile>,
-    /// Whether the voter started without a mark.
-    pub lost_fences: bool,
+    /// The highest mark that was on any of its disks.
+    pub last_mark: Fence,
     /// Whether the voter started with the mark of an old file.
     pub has_old_mark: bool,
     /// The fences that are being written. If the voter crashes, each write completes or not.
@@ -154,9 +152,8 @@ impl Node {
 
     /// A write of this mark has completed.
     pub fn store(&mut self, mark: Fence) {
-        let disk = self.disk.as_mut();
-        let disk = disk.expect("a voter stores its life before any mark");
-        disk.mark = disk.mark.max(Some(mark));
+        self.disk.mark = self.disk.mark.max(mark);
+        self.last_mark = self.last_mark.max(mark);
     }
 
     /// The next write of guests has completed. Returns whether the voter is informed: the file says that there may be
@@ -165,8 +162,7 @@ impl Node {
         let Some(guests) = self.storing_guests.pop_front() else {
             return false;
         };
-        let disk = self.disk.as_mut();
-        disk.expect("a voter stores its life first").guests = guests;
+        self.disk.guests = guests;
         guests && self.storing_guests.is_empty()
     }
 

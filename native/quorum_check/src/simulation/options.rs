@@ -24,14 +24,8 @@ pub struct Options {
     pub drift: Option<i64>,
     /// Whether an agent's clock stands still while it is paused. The protocol does not survive this.
     pub agent_clocks_pause: bool,
-    /// Whether wall clocks stand still. The protocol does not survive this if too many fences are lost at once.
-    pub wall_clocks_stop: bool,
     /// The quarantine of each start of a voter. `None`: the longest lease of its lives.
     pub quarantine: Option<Duration>,
-    /// Whether a voter uses the file of another node.
-    pub uses_any_file: bool,
-    /// Whether a file that replaces a lost one says that there are no guests.
-    pub forgets_lost_guests: bool,
     /// Whether holders outlive their agent, and an unlock has the token of its lock only, not the agent.
     pub bare_tokens: bool,
     /// Invariants that are not checked, so that the violation of another one is found.

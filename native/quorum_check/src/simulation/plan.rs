@@ -11,14 +11,6 @@ use quorum::members::Members;
 use quorum::rules::Rules;
 use std::time::Duration;
 
-/// What a voter finds on its disk after a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
-    Durable,
-    /// Nothing: the new voter asks the others for its fences.
-    Lost,
-}
-
 /// Probabilities are in thousandths.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -41,9 +33,6 @@ pub struct Plan {
     pub lateness: Real,
     /// How often an agent does not flush after an event, but together with later events.
     pub late_flushes: i64,
-    pub disk: Disk,
-    /// Whether the voters find state files at their first start.
-    pub has_files: bool,
     /// How long a write to the disk takes at most.
     pub store: Real,
     pub clients: usize,
@@ -108,7 +97,6 @@ impl Plan {
         let locks = random.spread(10, 250);
         let think = (active * (nodes * clients) as i64 / locks).max(5 * MILLISECOND);
         let most_store = if fault_free { SECOND / 100 } else { 3 * SECOND };
-        let disk = random.pick(&[Disk::Durable, Disk::Durable, Disk::Lost]);
         let rules = options.rules.map_or(rules, |change| change(rules));
         let lease = rules.voter_lease.as_nanos() as Real;
         let drift = options.drift.unwrap_or(10_000);
@@ -128,8 +116,6 @@ impl Plan {
                 random.spread(MILLISECOND, 400 * MILLISECOND)
             },
             late_flushes: random.pick(&[0, 0, 200, 800]),
-            disk,
-            has_files: guests > 0 && disk == Disk::Durable && random.chance(800),
             store: random.spread(100 * MICROSECOND, most_store),
             clients,
             think,
@@ -207,7 +193,6 @@ impl Plan {
         if self.faults.iter().any(|(_, fault)| *fault == OldDisk) {
             let harmless = [OldDisk, AgentCrash, GuestLeaves, Flap];
             self.faults.retain(|(_, fault)| harmless.contains(fault));
-            self.disk = Disk::Durable;
             let bad = &mut self.conditions;
             (bad.far, bad.lost, bad.held_back) = (bad.far.min(10), bad.lost.min(10), 0);
         }

@@ -11,11 +11,7 @@ use crate::simulation::plan::Plan;
 use crate::simulation::summary::Summary;
 use crate::simulation::trace::Trace;
 use quorum::members::Member;
-use quorum::message::Fence;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What wall clocks show when a history starts: a day in 2026, in nanoseconds.
-const WALL_CLOCK: u64 = 1_780_000_000_000_000_000;
 
 pub struct World {
     pub random: Random,
@@ -139,24 +135,6 @@ impl World {
             self.nodes[node].host_mut(role).armed = None;
             self.arm(node, role);
         }
-    }
-
-    /// The life of a voter without a file: its wall clock in seconds.
-    pub fn clock_life(&self) -> u32 {
-        let now = if self.options.wall_clocks_stop {
-            0
-        } else {
-            self.real
-        };
-        ((WALL_CLOCK + now as u64) / SECOND as u64) as u32
-    }
-
-    pub fn wall_clock(&self) -> Fence {
-        Fence(if self.options.wall_clocks_stop {
-            0
-        } else {
-            (WALL_CLOCK + self.real as u64) / 16
-        })
     }
 
     pub fn is_guest(&self, node: usize) -> bool {

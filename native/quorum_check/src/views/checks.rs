@@ -64,7 +64,6 @@ impl World {
         self.count(match why {
             Refusal::NoQuorum => "refused: no quorum",
             Refusal::Timeout => "refused: timeout",
-            Refusal::Misconfigured => "refused: misconfigured",
         });
     }
 

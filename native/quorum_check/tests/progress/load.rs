@@ -10,7 +10,7 @@ use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Op, Send, Token};
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::voter::{Voter, VoterOutput, VoterSetup};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
@@ -195,13 +195,9 @@ impl Load {
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: rules.voter_lease,
             guests,
-            misconfigured: false,
             begins: false,
-            fences: Fences {
-                floor: Some(Fence(0)),
-                origin: Fence(1 << 40),
-                durable: true,
-            },
+            mark: Fence(0),
+            durable: true,
         };
         Voter::new(setup, self.now)
     }
@@ -461,7 +457,7 @@ impl Load {
     fn arrive(&mut self, from: usize, to: usize, frame: Frame) {
         let now = self.now;
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => {
+            Frame::Batch(_) | Frame::Life(_) => {
                 let from = self.node(from);
                 self.voters[to].receive(now, from, frame);
             }

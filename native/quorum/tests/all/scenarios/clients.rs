@@ -2,7 +2,7 @@
 
 use super::cluster::{at, durable, rules, Cluster, NEW, SECOND};
 use quorum::agent::Refusal;
-use quorum::message::{Fence, Frame, Lifetime, Send};
+use quorum::message::{Frame, Lifetime, Send};
 use quorum::rules::Rules;
 use quorum::voter::Voter;
 use std::time::Duration;
@@ -175,22 +175,19 @@ fn a_client_that_is_back_buries_its_earlier_agent() {
 /// Voters do not take a client for one of them.
 #[test]
 fn a_client_answers_no_question_of_a_voter() {
-    use quorum::message::{Floor, Known};
+    use quorum::message::Life;
     let (mut cluster, client) = with_client(rules(|_| ()));
     let asker = Lifetime::new(1 << 20, 0);
-    let answer = Floor::Answer {
+    let answer = Life::Answer {
         asker: cluster.voters[0].lifetime(),
         voter: asker,
         seen: asker,
-        known: Known::Told {
-            fence: Fence(1 << 40),
-        },
     };
-    let ask = Floor::Ask { asker };
-    for floor in [ask, answer] {
+    let ask = Life::Ask { asker };
+    for life in [ask, answer] {
         let send = Send {
             to: at(0).into(),
-            frame: Frame::Floor(floor),
+            frame: Frame::Life(life),
         };
         cluster.arrived.clear();
         cluster.deliver(client, send);

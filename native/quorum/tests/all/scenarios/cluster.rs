@@ -5,45 +5,39 @@ use quorum::frame;
 use quorum::lease::Standing;
 use quorum::members::{Member, Members, Node};
 use quorum::message::{
-    Batch, Fence, Floor, Frame, Lifetime, Mode, Name, Names, Op, Reply, Send, Token, Verdict,
+    Batch, Fence, Frame, Life, Lifetime, Mode, Name, Names, Op, Reply, Send, Token, Verdict,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::voter::{Fences, Voter, VoterOutput, VoterSetup};
+use quorum::voter::{Voter, VoterOutput, VoterSetup};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The fences of a new cluster without stored fences.
-pub const NEW: Fences = Fences {
-    floor: Some(Fence(0)),
-    origin: Fence(0),
-    durable: false,
-};
+/// The mark that a voter starts with, and whether it stores higher ones.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    pub fence: Fence,
+    pub durable: bool,
+}
 
-/// Fences up to `floor`, which are not stored.
-pub fn known(floor: u64) -> Fences {
-    Fences {
-        floor: Some(Fence(floor)),
-        ..NEW
+/// That of a new voter that stores nothing.
+pub const NEW: Mark = known(0);
+
+/// A mark of a voter that stores nothing.
+pub const fn known(mark: u64) -> Mark {
+    Mark {
+        fence: Fence(mark),
+        durable: false,
     }
 }
 
-/// Stored fences up to `floor`.
-pub fn durable(floor: u64) -> Fences {
-    Fences {
+/// A mark of a voter that stores higher ones.
+pub const fn durable(mark: u64) -> Mark {
+    Mark {
+        fence: Fence(mark),
         durable: true,
-        ..known(floor)
-    }
-}
-
-/// The fences of a first start, or after the loss of the stored mark, at this wall-clock time.
-pub fn lost(origin: u64) -> Fences {
-    Fences {
-        floor: None,
-        origin: Fence(origin),
-        ..NEW
     }
 }
 
@@ -113,11 +107,11 @@ impl Cluster {
         Cluster::with(count, rules(|_| ()), NEW)
     }
 
-    pub fn with(count: usize, rules: Rules, fences: Fences) -> Cluster {
-        Cluster::of(Members::new(count).unwrap(), rules, fences)
+    pub fn with(count: usize, rules: Rules, mark: Mark) -> Cluster {
+        Cluster::of(Members::new(count).unwrap(), rules, mark)
     }
 
-    fn of(members: Members, rules: Rules, fences: Fences) -> Cluster {
+    fn of(members: Members, rules: Rules, mark: Mark) -> Cluster {
         let count = members.count();
         let mut cluster = Cluster {
             now: Time(1_000_000_000),
@@ -145,7 +139,7 @@ impl Cluster {
         for place in 0..count {
             let agent = cluster.agent();
             cluster.agents.push(agent);
-            let voter = cluster.voter(place, fences);
+            let voter = cluster.voter(place, mark);
             cluster.voters.push(voter);
         }
         for place in 0..count {
@@ -191,13 +185,13 @@ impl Cluster {
     }
 
     /// With a higher life than all others.
-    fn voter(&mut self, place: usize, fences: Fences) -> Voter {
+    fn voter(&mut self, place: usize, mark: Mark) -> Voter {
         self.lifetimes += 1;
         let lifetime = Lifetime::new(self.lifetimes as u32, 0);
-        self.voter_of(place, lifetime, fences)
+        self.voter_of(place, lifetime, mark)
     }
 
-    fn voter_of(&self, place: usize, lifetime: Lifetime, fences: Fences) -> Voter {
+    fn voter_of(&self, place: usize, lifetime: Lifetime, mark: Mark) -> Voter {
         let setup = VoterSetup {
             members: self.members,
             me: at(place),
@@ -205,20 +199,20 @@ impl Cluster {
             bugs: ProtocolBugs::NONE,
             lifetime,
             quarantine: self.rules.voter_lease,
-            fences,
-            guests: match fences.durable {
+            mark: mark.fence,
+            durable: mark.durable,
+            guests: match mark.durable {
                 true => self.guests[place],
                 false => self.agents.len() > self.members.count(),
             },
-            misconfigured: false,
             begins: false,
         };
         Voter::new(setup, self.now)
     }
 
     /// Crashes the voter of a node and starts one with this lifetime.
-    pub fn restart_voter_as(&mut self, place: usize, lifetime: Lifetime, fences: Fences) {
-        self.voters[place] = self.voter_of(place, lifetime, fences);
+    pub fn restart_voter_as(&mut self, place: usize, lifetime: Lifetime, mark: Mark) {
+        self.voters[place] = self.voter_of(place, lifetime, mark);
     }
 
     fn connect(&mut self, place: usize) {
@@ -228,8 +222,8 @@ impl Cluster {
     }
 
     /// Crashes and restarts the voter of a node.
-    pub fn restart_voter(&mut self, place: usize, fences: Fences) {
-        self.voters[place] = self.voter(place, fences);
+    pub fn restart_voter(&mut self, place: usize, mark: Mark) {
+        self.voters[place] = self.voter(place, mark);
     }
 
     /// Crashes and restarts the agent of a node. The holders of its locks die with it.
@@ -442,7 +436,7 @@ impl Cluster {
             };
             let (from, send) = self.wire.remove(place).unwrap();
             let link = (from, self.place(send.to));
-            let is_answer = matches!(send.frame, Frame::Floor(Floor::Answer { .. }));
+            let is_answer = matches!(send.frame, Frame::Life(Life::Answer { .. }));
             let is_lost = is_answer && self.answers_lost.contains(&link);
             if !(is_lost || self.cut.contains(&link)) {
                 self.deliver(from, send);
@@ -460,7 +454,7 @@ impl Cluster {
         let (to, sender) = (self.place(send.to), self.node(from));
         self.arrived.push((from, send));
         match frame {
-            Frame::Batch(_) | Frame::Floor(_) => self.voters[to].receive(self.now, sender, frame),
+            Frame::Batch(_) | Frame::Life(_) => self.voters[to].receive(self.now, sender, frame),
             Frame::Ack(_) | Frame::Notice(_) => self.agents[to].receive(self.now, at(from), frame),
         }
     }

@@ -3,7 +3,6 @@
 
 mod clients;
 mod cluster;
-mod conflicts;
 mod fences;
 mod full;
 mod given;

@@ -1,6 +1,6 @@
 //! Restarts of voters, which forget their votes, and of agents.
 
-use super::cluster::{at, durable, known, lost, name, rules, Cluster, Lock, NEW, SECOND};
+use super::cluster::{at, durable, known, name, rules, Cluster, Lock, NEW, SECOND};
 use quorum::agent::Request;
 use quorum::message::{Fence, Frame, Mode, Op, Reason, Reply, Send, Token};
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn a_lock_survives_rolling_restarts() {
     let mut cluster = Cluster::new(5);
     let lock = cluster.locked(0, "x");
     for turn in 0..20 {
-        cluster.restart_voter(turn % 5, lost(0));
+        cluster.restart_voter(turn % 5, NEW);
         cluster.pass(SECOND * 3);
         assert!(cluster.voters.iter().all(quorum::voter::Voter::is_voting));
         assert!(cluster.held(&lock));
@@ -122,7 +122,7 @@ fn a_lock_that_does_not_continue_its_vote_is_lost_when_the_agent_has_settled() {
     cluster.isolate(2);
     let lock = cluster.locked(0, "x");
     cluster.hold(0, 1);
-    cluster.restart_voter(1, lost(0));
+    cluster.restart_voter(1, known(lock.fence));
     cluster.run();
     assert!(cluster.held(&lock));
     // The batch with the assertion is lost, and the lease passes.
@@ -135,27 +135,6 @@ fn a_lock_that_does_not_continue_its_vote_is_lost_when_the_agent_has_settled() {
     let other = cluster.locked(1, "x");
     assert!(!cluster.held(&lock) && other.fence > lock.fence);
     cluster.unlock_last([other]);
-}
-
-/// A voter without stored fences recovers them from the other voters after its quarantine.
-#[test]
-fn lost_fences_are_recovered() {
-    let mut cluster = Cluster::new(3);
-    let mut fence = 0;
-    for turn in 0..10 {
-        fence = cluster.lock_and_unlock(turn % 3, "x");
-    }
-    cluster.restart_voter(0, lost(0));
-    cluster.cut(0, 1);
-    cluster.run();
-    cluster.pass(SECOND * 12);
-    // The fences of one other voter are not enough.
-    assert!(!cluster.voters[0].is_voting());
-    cluster.heal();
-    cluster.pass(SECOND * 2);
-    assert!(cluster.voters[0].is_voting());
-    assert!(cluster.voters[0].fence(&cluster.name("x")) >= Fence(fence));
-    assert!(cluster.voters[0].fence(&cluster.name("never locked")) >= Fence(fence));
 }
 
 /// With stored fences, all voters may restart at once. No fence is given before it is stored.
@@ -226,33 +205,6 @@ fn a_vote_whose_fence_is_not_stored_is_released() {
     cluster.assert_empty();
     cluster.store_pending();
     cluster.locked(0, "x");
-}
-
-/// Q5: a voter that has lost its fences stores no mark before it has learned them. After another crash, the mark would
-/// say that it knows them.
-#[test]
-fn a_voter_stores_no_mark_before_it_has_learned_its_fences() {
-    let mut cluster = Cluster::with(3, rules(|_| ()), durable(1000));
-    cluster.store_first_marks();
-    let lock = cluster.locked(0, "x");
-    cluster.store.clear();
-    let fences = quorum::voter::Fences {
-        durable: true,
-        ..lost(0)
-    };
-    // It needs the fences of both others, and voter 2 does not answer.
-    cluster.cut(1, 2);
-    cluster.restart_voter(1, fences);
-    cluster.pass(cluster.rules.voter_lease * 2);
-    assert!(!cluster.voters[1].is_voting());
-    let held = cluster.agents[0].locks().next().expect("it is held");
-    assert!(held.votes.contains(at(1)), "it has the vote of voter 1");
-    cluster.unlock(&lock);
-    assert_eq!(cluster.store.get(&1), None);
-    cluster.heal();
-    cluster.pass(SECOND * 2);
-    assert!(cluster.voters[1].is_voting());
-    assert!(cluster.store[&1] > Fence(lock.fence));
 }
 
 /// A voter whose mark is below the fence that the others chose votes and confirms as soon as it has stored a higher
@@ -359,8 +311,8 @@ fn an_unlock_during_the_start_of_a_session_is_confirmed_soon() {
 }
 
 type Ask = fn(&mut Cluster, usize) -> Request;
-/// A name, the nodes that hold and wait, how they ask, and whether the restarted voter is misconfigured.
-type Row = (&'static str, (usize, usize), Ask, Ask, bool);
+/// A name, the nodes that hold and wait, and how they ask.
+type Row = (&'static str, (usize, usize), Ask, Ask);
 
 const WRITE: Ask = |cluster, node| cluster.lock(node, "x", SECOND * 60);
 const READ: Ask = |cluster, node| cluster.rlock(node, "x", SECOND * 60);
@@ -379,27 +331,16 @@ fn never_both(cluster: &mut Cluster, lock: &Lock, request: Request, span: Durati
 
 /// Node `y`, which waits, counts a vote that voter 2 forgets now. Then node `x`, which holds the lock, reaches voter 2.
 /// The last other vote for the lock, that of voter 1, ends: the request has a quorum.
-fn restart_unheard(
-    cluster: &mut Cluster,
-    lock: &Lock,
-    other: Request,
-    (x, y): (usize, usize),
-    misconfigured: bool,
-) {
+fn restart_unheard(cluster: &mut Cluster, lock: &Lock, other: Request, (x, y): (usize, usize)) {
     let node = cluster.node(y);
     let votes = cluster.voters[2].agents().find(|agent| agent.0 == node);
     assert_eq!(votes.map(|agent| agent.1), Some(1));
     assert!(cluster.held(lock) && !cluster.is_granted(other));
     cluster.cut_both(y, 2);
     cluster.restart_voter(2, NEW);
-    // A voter that says so may be in quarantine.
-    let now = cluster.now;
-    cluster.voters[2].misconfigured(now, misconfigured);
     cluster.mend(x, 2);
     never_both(cluster, lock, other, SECOND * 20);
     cluster.heal();
-    let now = cluster.now;
-    cluster.voters[2].misconfigured(now, false);
     never_both(cluster, lock, other, SECOND * 20);
     // Its node was cut off from two voters, so the other lock has ended, too.
     let second = cluster.granted(other);
@@ -411,16 +352,15 @@ fn restart_unheard(
 /// the vote that the voter has forgotten. The same for readers, for locks of several names, and for clients.
 #[test]
 fn a_quarantine_continues_no_vote_that_had_ended() {
-    let rows: [Row; 7] = [
-        ("writers", (0, 1), WRITE, WRITE, false),
-        ("misconfigured", (0, 1), WRITE, WRITE, true),
-        ("a reader holds", (0, 1), READ, WRITE, false),
-        ("a reader waits", (0, 1), WRITE, READ, false),
-        ("two names", (0, 1), WRITE_TWO, WRITE, false),
-        ("a client holds", (3, 1), WRITE, WRITE, false),
-        ("a client waits", (0, 3), WRITE, WRITE, false),
+    let rows: [Row; 6] = [
+        ("writers", (0, 1), WRITE, WRITE),
+        ("a reader holds", (0, 1), READ, WRITE),
+        ("a reader waits", (0, 1), WRITE, READ),
+        ("two names", (0, 1), WRITE_TWO, WRITE),
+        ("a client holds", (3, 1), WRITE, WRITE),
+        ("a client waits", (0, 3), WRITE, WRITE),
     ];
-    for (name, (x, y), hold, wait, misconfigured) in rows {
+    for (name, (x, y), hold, wait) in rows {
         println!("{name}");
         let mut cluster = Cluster::new(3);
         cluster.add_client();
@@ -433,7 +373,7 @@ fn a_quarantine_continues_no_vote_that_had_ended() {
         cluster.cut_both(y, 0);
         let other = wait(&mut cluster, y);
         cluster.pass(SECOND * 6);
-        restart_unheard(&mut cluster, &lock, other, (x, y), misconfigured);
+        restart_unheard(&mut cluster, &lock, other, (x, y));
     }
 }
 
@@ -458,7 +398,7 @@ fn a_vote_is_not_continued_over_a_life_without_it() {
     cluster.cut_both(0, 1);
     let other = cluster.lock(1, "x", SECOND * 60);
     cluster.pass(SECOND * 6);
-    restart_unheard(&mut cluster, &lock, other, (0, 1), false);
+    restart_unheard(&mut cluster, &lock, other, (0, 1));
 }
 
 /// Q4: voters refuse what a correct agent does not send.

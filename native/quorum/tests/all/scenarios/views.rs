@@ -1,12 +1,12 @@
 //! Nodes whose members change, in one process. Each node has an agent, and a voter if its record lists it. The voters
 //! do of views only what agents see: a voter that gets a higher record takes it, and begins in quarantine.
 
-use super::cluster::{durable, name, Answer, Lock, NEW};
+use super::cluster::{name, Answer, Lock};
 use quorum::agent::{AgentOutput, Loss, Request};
 use quorum::envelope::{Content, Envelope, Post};
 use quorum::frame;
 use quorum::members::{Member, Node};
-use quorum::message::{Batch, Frame, Lifetime, Mode, Op, Token, Verdict};
+use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Op, Token, Verdict};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
@@ -142,12 +142,9 @@ impl Views {
             bugs: ProtocolBugs::NONE,
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: self.rules.voter_lease,
-            fences: match self.is_durable {
-                true => durable(1 << 20),
-                false => NEW,
-            },
+            mark: Fence(if self.is_durable { 1 << 20 } else { 0 }),
+            durable: self.is_durable,
             guests: false,
-            misconfigured: false,
             begins: false,
         };
         Voter::new(setup, self.now)
@@ -344,9 +341,9 @@ impl Views {
                     Some(member) => index(&record.peer(member).node),
                     None => send.to.client_number().unwrap() as usize,
                 };
-                let is_floor = matches!(send.frame, Frame::Floor(_));
+                let is_for_voter = matches!(send.frame, Frame::Life(_));
                 let mut post = to_agent(to, record.id, Content::Frame(send.frame));
-                if is_floor {
+                if is_for_voter {
                     post.role = Role::Voter;
                 }
                 self.wire.push_back((place, post));

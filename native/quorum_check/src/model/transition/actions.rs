@@ -3,12 +3,12 @@
 use super::outputs::request;
 use super::Transition;
 use crate::model::action::Action;
-use crate::model::setting::{member, units, Budget, Disk, Setting, Step};
-use crate::model::state::{self, agent_lifetime, Flight, Phase, NOW};
+use crate::model::setting::{member, units, Budget, Setting, Step};
+use crate::model::state::{agent_lifetime, Flight, Phase, NOW};
 use crate::votes::Before;
 use quorum::agent::{Agent, Request};
 use quorum::members::Member;
-use quorum::message::{Ack, Batch, Fence, Frame, Names, Token};
+use quorum::message::{Ack, Batch, Frame, Names, Token};
 use quorum::time::Time;
 
 /// The step of the unlock after a client's last step.
@@ -168,7 +168,7 @@ impl Transition<'_> {
         let from = self.setting.node(sender);
         match &flight.frame {
             Frame::Batch(batch) => self.deliver_batch(&flight, batch),
-            Frame::Floor(_) => {
+            Frame::Life(_) => {
                 self.call_voter(flight.to, |voter| voter.receive(NOW, from, frame.clone()))
             }
             Frame::Ack(_) | Frame::Notice(_) => {
@@ -204,7 +204,7 @@ impl Transition<'_> {
                     Frame::Batch(Batch { stamp, .. }) | Frame::Ack(Ack { stamp, .. }) => {
                         *stamp = Time((stamp.0 - 1).max(oldest));
                     }
-                    Frame::Notice(_) | Frame::Floor(_) => {}
+                    Frame::Notice(_) | Frame::Life(_) => {}
                 }
             });
         }
@@ -249,28 +249,14 @@ impl Transition<'_> {
 
     /// With `old`, the new voter finds the disk as it was before the first start.
     fn crash_voter(&mut self, me: Member, old: bool) {
-        let clock = self.lowest_correct_clock();
         let voter = &mut self.state.voters[me.place()];
         voter.storing = None;
         voter.storing_guests.clear();
         voter.stalled = false;
         if old {
             voter.disk = voter.old_disk;
-        } else if self.setting.disk == Disk::None {
-            (voter.disk.mark, voter.disk.guests) = (None, self.setting.has_guests());
-        }
-        if voter.disk.mark.is_none() && !self.setting.wall_clocks_stop {
-            voter.origin = clock;
         }
         self.run_voter(me, None);
-    }
-
-    /// The lowest value that a correct wall clock may show: no fence exceeds it.
-    pub(super) fn lowest_correct_clock(&self) -> Fence {
-        let voters = self.state.voters.iter();
-        let known = |voter: &state::VoterState| voter.machine.as_ref().map(|voter| voter.highest());
-        let highest = voters.map(|voter| known(voter).max(Some(voter.origin)));
-        highest.flatten().max().unwrap_or_default()
     }
 
     /// An agent and its clients die, and another agent starts. New clients continue with the remaining steps.
@@ -347,7 +333,7 @@ impl Transition<'_> {
     pub fn stored(&mut self, me: Member) {
         let voter = &mut self.state.voters[me.place()];
         let fence = voter.storing.take().expect("a fence that is being stored");
-        voter.disk.mark = Some(fence);
+        voter.store_mark(fence);
         self.written(me, Some(fence), false);
     }
 

@@ -2,7 +2,7 @@
 
 use super::Transition;
 use crate::frame_text;
-use crate::model::setting::{member, Disk, Setting};
+use crate::model::setting::{member, Setting};
 use crate::model::shared::Shared;
 use crate::model::state::{Flight, Phase};
 use quorum::agent::{AgentOutput, Request};
@@ -24,7 +24,7 @@ impl Transition<'_> {
         let (to, frame) = (self.setting.place(send.to), send.frame);
         let agent = self.state.agent_of(to);
         let arrives = match &frame {
-            Frame::Batch(_) | Frame::Floor(_) => self.state.voters[to.place()].machine.is_some(),
+            Frame::Batch(_) | Frame::Life(_) => self.state.voters[to.place()].machine.is_some(),
             Frame::Ack(ack) => {
                 agent.is_some_and(|agent| self.state.agents[agent].lifetime() == ack.agent)
             }
@@ -54,7 +54,7 @@ impl Transition<'_> {
         match frame {
             Frame::Batch(_) => agent(from) == voter(to),
             Frame::Ack(_) | Frame::Notice(_) => voter(from) == agent(to),
-            Frame::Floor(_) => voter(from) == voter(to),
+            Frame::Life(_) => voter(from) == voter(to),
         }
     }
 
@@ -128,14 +128,11 @@ impl Transition<'_> {
             if mode == Mode::Write {
                 self.state.fences[*number] = fence.max(before);
                 let name = Setting::name_of(*number);
-                // A voter that restarted without a disk, or with an old one, learns the fence from the others.
-                let disks_are_lost =
-                    self.setting.disk == Disk::None || self.setting.budget.old_disks > 0;
+                // One with an old disk may have known the fence. It does not vote before it has its last mark.
                 let knows = |voter: &Member| {
                     let seen = &self.state.voters[voter.place()];
-                    let unsure = seen.starts > 1 && disks_are_lost;
                     let voter = seen.machine.as_ref();
-                    voter.is_some_and(|voter| unsure || voter.fence(&name) >= fence)
+                    voter.is_some_and(|voter| seen.is_stale() || voter.fence(&name) >= fence)
                 };
                 let members = (0..self.setting.members).map(member);
                 let written: MemberSet = members.filter(knows).collect();

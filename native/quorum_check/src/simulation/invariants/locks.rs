@@ -117,12 +117,10 @@ impl Checker {
                 // It may have recorded the fence before it crashed.
                 return true;
             };
-            // A voter that recorded it may have restarted since. It learns its fences before it votes.
-            let session = votes::session(agent, member.place());
-            let restarted = session.is_none_or(|session| session.voter != voter.lifetime());
-            let learns = view.nodes[member.place()].lost_fences || passed_on;
+            // One with an old disk may have known the fence. It does not vote before it has its last mark.
+            let is_stale = view.nodes[member.place()].has_old_mark;
             let mut names = places(lock.names).map(|place| &self.names[place]);
-            restarted && learns || names.all(|name| voter.fence(name) >= fence)
+            is_stale || names.all(|name| voter.fence(name) >= fence)
         };
         let written: MemberSet = voters.iter().filter(knows).collect();
         if !self.is_quorum(written) {

@@ -134,10 +134,6 @@ impl Checker {
                     self.violated(Label::Answers, text);
                 }
             }
-            Refusal::Misconfigured => {
-                let text = || format!("r{}: all lists are the same", request.0);
-                self.violated(Label::Answers, text);
-            }
             Refusal::Timeout if asked.timeout.is_zero() => self.summary.count("tries refused"),
             Refusal::Timeout => {
                 self.summary.count("locks refused: timeout");

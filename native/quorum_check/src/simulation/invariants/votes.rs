@@ -30,14 +30,13 @@ impl Checker {
         self.watch_empty(view);
     }
 
-    /// V7, if the voter has a disk.
+    /// V7
     fn check_guests(&mut self, node: usize, view: View<'_>) {
         let seen = &view.nodes[node];
         let Some(voter) = &seen.voter else {
             return;
         };
-        let is_stored = seen.disk.as_ref().is_none_or(|disk| disk.guests);
-        if !is_stored && votes::has_guests(voter) {
+        if !seen.disk.guests && votes::has_guests(voter) {
             let text = || format!("n{node} keeps votes for a guest, and its file has none");
             self.violated(Label::V7, text);
         }

@@ -4,9 +4,7 @@ use super::label::Label;
 use super::records::{Received, Sent};
 use super::{Checker, View};
 use crate::votes;
-use quorum::message::{
-    Ack, Batch, Floor, Frame, Known, Notice, Op, Reason, Reply, Verdict, VoterState,
-};
+use quorum::message::{Ack, Batch, Frame, Life, Notice, Op, Reason, Reply, Verdict, VoterState};
 
 impl Checker {
     pub fn agent_sends(&mut self, node: usize, to: usize, frame: &Frame, view: View<'_>) {
@@ -85,7 +83,7 @@ impl Checker {
                 }
                 return;
             }
-            Frame::Batch(_) | Frame::Floor(_) => return,
+            Frame::Batch(_) | Frame::Life(_) => return,
         };
         if ack.agent != view.nodes[node].agent_host.lifetime() {
             return self.summary.count("answers to an earlier lifetime");
@@ -123,12 +121,8 @@ impl Checker {
                 self.summary.add("recalls", notice.recalls.len() as u64);
                 self.voter_gives(node, notice, view);
             }
-            Frame::Floor(Floor::Ask { .. }) => self.summary.count("fence floors requested"),
-            Frame::Floor(Floor::Answer { known, .. }) => match known {
-                Known::Quarantine => {}
-                Known::Told { .. } => self.summary.count("fence floors reported"),
-                Known::Lost { .. } => self.summary.count("fence floors lost by both voters"),
-            },
+            Frame::Life(Life::Ask { .. }) => self.summary.count("lives asked for"),
+            Frame::Life(Life::Answer { .. }) => self.summary.count("lives told"),
             Frame::Batch(_) => {
                 let text = || format!("the voter of n{node} sends {frame:?}");
                 self.violated(Label::Wire, text);
@@ -211,9 +205,8 @@ impl Checker {
                 }
                 (Op::Lock { .. } | Op::Assert { .. }, Reply::No { reason }) => {
                     self.summary.count(refusal(*reason));
-                    let disk = view.nodes[node].disk.as_ref();
                     let is_guest = self.is_guest(received.from);
-                    let is_stored = disk.is_none_or(|disk| disk.guests);
+                    let is_stored = view.nodes[node].disk.guests;
                     if is_guest && !is_stored && *reason == Reason::Storing {
                         self.summary.count("votes refused: guest not stored");
                     }
@@ -235,8 +228,6 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::Busy => "votes refused: busy",
         Reason::Queued => "votes refused: queued",
         Reason::Quarantine => "votes refused: quarantine",
-        Reason::Learning => "votes refused: learning",
         Reason::Storing => "votes refused: storing",
-        Reason::Misconfigured => "votes refused: different lists",
     }
 }
