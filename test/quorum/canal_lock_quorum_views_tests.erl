@@ -15,7 +15,7 @@
 
 change_test_() ->
     tests(5, [
-        {"a member is replaced while locks are held, and nothing is lost under load", fun replaced/1},
+        {"PR5: a member is replaced while locks are held, and nothing is lost under load", fun replaced/1},
         {"members are added and removed under load: 1, 3, 5, 3, 1", fun grow_and_shrink/1},
         {"all members are replaced, and the last one of the old list may leave", fun all_replaced/1},
         {"the same members again: nothing changes", fun same_members/1},
@@ -55,7 +55,7 @@ returning_test_() ->
         tests(3, [
             {"those that return have the fences of those that stayed and are down then, 3 and 1",
                 fun(Nodes) -> fences_down(1, Nodes) end},
-            {"members that left and do not hear the one that stayed get nothing",
+            {"Q13: members that left and do not hear the one that stayed get nothing",
                 fun(Nodes) -> separated(keep, Nodes) end},
             {"nor do they without their files", fun(Nodes) -> separated(delete, Nodes) end}
         ])

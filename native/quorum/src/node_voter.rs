@@ -20,13 +20,13 @@
 //! | `clients.rs` | the numbers of nodes |
 //!
 //! # Invariants
-//! - **W1** A voter that has taken a record (*sealed*) executes nothing of lower numbers: no batch, no promise. What it
+//! - **M1** A voter that has taken a record (*sealed*) executes nothing of lower numbers: no batch, no promise. What it
 //!   had voted is reported or, after a restart, unknown: any agent may count on it.
-//! - **W2** A voter votes in a view when it has learned, from a quorum of the sealed voters of the view before or from
+//! - **M2** A voter votes in a view when it has learned, from a quorum of the sealed voters of the view before or from
 //!   one that votes, and each agent that they reported has settled here, or a lease has passed.
-//! - **W3** It promises only when it has voted in its view and is *over*: see `voter/quarantine.rs`.
-//! - **W4** What a message shows is stored before it is sent: the record, that the voter has voted, promises.
-//! - **W5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing,
+//! - **M3** It promises only when it has voted in its view and is *over*: see `voter/quarantine.rs`.
+//! - **M4** What a message shows is stored before it is sent: the record, that the voter has voted, promises.
+//! - **M5** A node whose file is lost has another identity: it is neither voter nor acceptor, and reports nothing,
 //!   until a view lists that identity.
 
 mod change;

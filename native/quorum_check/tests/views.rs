@@ -16,6 +16,7 @@ fn search(options: &Options, histories: u64) -> Option<(u64, &'static str)> {
     seeds.find_map(|seed| Some((seed, run(seed, options).broken?.label)))
 }
 
+/// Q13, PR5: no two views grant one name, and all goes on when the faults are over.
 #[test]
 fn histories_with_faults_break_nothing() {
     let options = Options {

@@ -8,7 +8,7 @@ use crate::view::{Ballot, NodeName, Record};
 use crate::view_message::ViewMessage;
 
 impl NodeVoter {
-    /// Whether this node may promise: see W3.
+    /// Whether this node may promise: see M3.
     pub(super) fn is_over(&self) -> bool {
         let Some(voter) = &self.voter else {
             return false;
