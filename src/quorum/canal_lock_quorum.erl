@@ -48,7 +48,7 @@
 -export([ready/0, status/0, locks/0, holder/1, waiting/1, force_unlock/1, top/0, top/1]).
 
 -export_type([name/0, lock/0, refusal/0, options/0, lock_info/0, waiting_info/0, status/0, member_status/0,
-    client_status/0, view/0, change_answer/0, record/0, why/0, totals/0]).
+    client_status/0, view/0, change_answer/0, view_record/0, why/0, totals/0]).
 
 %% How long locks/0, holder/1 and waiting/1 wait for the other nodes.
 -define(ASK_MS, 5000).
@@ -162,7 +162,7 @@
 %% this one (`seal'), that an agent has asserted its locks (`settle'). While it votes: that no lock of an agent relies
 %% on the view before (`kept'); until then the members cannot be changed again.
 
--type record() :: #{number := non_neg_integer(), members := [node(), ...]}.
+-type view_record() :: #{number := non_neg_integer(), members := [node(), ...]}.
 %% A view.
 
 -type why() ::
@@ -178,7 +178,7 @@
 -type change_answer() ::
     {ok, Number :: non_neg_integer()}
     | {error, {not_ready, [{node(), why()}]}}
-    | {error, {changing | unknown | starting, record()}}
+    | {error, {changing | unknown | starting, view_record()}}
     | {error, {running, [node(), ...]}}.
 %% See {@link change_members/1} and {@link reset_members/1}.
 
