@@ -1,5 +1,5 @@
 %% test_faulty_cluster: each fault has the effect on the nodes that its name says. Otherwise tests under faults would
-%% pass without a fault. And: a healed cut ends soon for nodes that are started as docs/cluster.md says.
+%% pass without a fault. And: a healed cut ends soon for nodes that are started as docs/operating.md says.
 -module(canal_lock_quorum_faulty_cluster_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -28,7 +28,7 @@ proxies_test_() ->
     tests(proxies, [{"a message arrives after its sender is dead", fun held_back/1} | faults()]).
 
 healed_test_() ->
-    Title = "a connection that was cut carries data soon with the flags of docs/cluster.md",
+    Title = "a connection that was cut carries data soon with the flags of docs/operating.md",
     case {test_network:possible(), test_network:mends_soon()} of
         {true, {true, Flags}} -> test_setup:quietly({timeout, 120, {Title, fun() -> healed(Flags) end}});
         {{false, Why}, _} -> test_setup:skipped(Title, Why);

@@ -46,7 +46,7 @@ try_one(Ip) ->
             {false, {impossible, "this machine cannot make network namespaces: " ++ Reason}}
     end.
 
-%% The node arguments of docs/cluster.md that make TCP send unacknowledged data again each second. A system that does
+%% The node arguments of docs/operating.md that make TCP send unacknowledged data again each second. A system that does
 %% not know this socket option ignores it without an error.
 -spec mends_soon() -> {true, Arguments :: [string()]} | {false, why()}.
 mends_soon() ->
@@ -55,7 +55,7 @@ mends_soon() ->
     Has = inet:getopts(Socket, [{raw, 6, 44, 4}]),
     ok = gen_tcp:close(Socket),
     case {os:type(), Has} of
-        {{unix, linux}, {ok, [Option]}} -> {true, flags("docs/cluster.md")};
+        {{unix, linux}, {ok, [Option]}} -> {true, flags("docs/operating.md")};
         _ -> {false, {impossible, "TCP_RTO_MAX_MS needs Linux 6.15"}}
     end.
 
