@@ -22,8 +22,8 @@ use std::num::NonZeroU16;
 pub struct Lifetime(pub u64);
 
 impl Lifetime {
-    /// The lifetime of a voter. Its life is stored, and higher than all earlier ones, unless the file was lost or is
-    /// not the last one. The random bits tell two starts with the same life apart.
+    /// The lifetime of a voter. Its life is stored, and higher than all earlier ones, unless the file is not the last
+    /// one. The random bits tell two starts with the same life apart.
     #[must_use]
     pub fn new(life: u32, random: u32) -> Lifetime {
         Lifetime(u64::from(life) << 32 | u64::from(random))
