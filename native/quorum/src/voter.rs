@@ -36,6 +36,7 @@ mod mark;
 mod names;
 mod ops;
 mod quarantine;
+mod questions;
 mod setup;
 mod status;
 mod views;

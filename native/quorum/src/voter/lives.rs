@@ -10,18 +10,15 @@
 //!   the others again.
 //! - An agent's batch that names a session of a later life shows the same.
 //! - A voter that learns of a life of its own that is not lower than the current one is *superseded*: it stops. See
-//!   [`VoterOutput::Superseded`].
+//!   `VoterOutput::Superseded`.
 //! - Two starts can have the same life, for example if a backup was restored twice. The random bits of their lifetimes
 //!   differ. The one whose question arrives first keeps the life.
 //!
 //! A voter whose later life no other member knows is believed. This excludes only failures of several members at once:
 //! its disk was restored, and all voters that knew the later life have restarted since without learning it again.
 
-use super::{Stage, Voter, VoterOutput};
 use crate::members::{Member, MemberSet, Members};
-use crate::message::{Frame, Life, Lifetime};
-use crate::protocol_bug::ProtocolBug;
-use crate::time::Time;
+use crate::message::Lifetime;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,85 +53,6 @@ impl Lives {
 
     pub(super) fn unanswered(&self) -> MemberSet {
         self.unanswered
-    }
-}
-
-impl Voter {
-    /// Asks all members that have not answered, while it is in quarantine.
-    pub(super) fn ask(&mut self) {
-        let next = self.now + self.setup.rules.attempt;
-        let unanswered = self.lives.unanswered();
-        if let Stage::Quarantine { again } = &mut self.stage {
-            *again = if unanswered.is_empty() {
-                Time(i64::MAX)
-            } else {
-                next
-            };
-            unanswered.iter().for_each(|member| self.ask_one(member));
-        }
-    }
-
-    /// Asks a member that has just become available, if this voter needs its answer.
-    pub(super) fn ask_if_needed(&mut self, member: Member) {
-        let is_needed = matches!(self.stage, Stage::Quarantine { .. });
-        if is_needed && self.lives.unanswered().contains(member) {
-            self.ask_one(member);
-        }
-    }
-
-    fn ask_one(&mut self, member: Member) {
-        let asker = self.setup.lifetime;
-        self.send(member, Frame::Life(Life::Ask { asker }));
-    }
-
-    /// Handles a question or answer of another voter.
-    pub(super) fn life(&mut self, from: Member, life: Life) {
-        match life {
-            Life::Ask { asker } => self.asked(from, asker),
-            Life::Answer { asker, voter, seen } => {
-                self.lives.hear(from, voter);
-                // Not an answer to an earlier lifetime of this voter.
-                if asker == self.setup.lifetime {
-                    self.answered(from, seen);
-                }
-            }
-        }
-    }
-
-    fn asked(&mut self, from: Member, asker: Lifetime) {
-        let answer = Life::Answer {
-            asker,
-            voter: self.setup.lifetime,
-            seen: self.lives.hear(from, asker),
-        };
-        self.send(from, Frame::Life(answer));
-        // The member did not answer earlier and is available now.
-        self.ask_if_needed(from);
-    }
-
-    fn answered(&mut self, from: Member, seen: Lifetime) {
-        self.lives.answered(from);
-        self.heard_of_me(seen);
-        if let Stage::Quarantine { again } = &mut self.stage {
-            if self.lives.unanswered().is_empty() {
-                *again = Time(i64::MAX);
-            }
-        }
-    }
-
-    /// Another member knows this lifetime of this voter.
-    pub(super) fn heard_of_me(&mut self, seen: Lifetime) {
-        let me = self.lifetime();
-        // No life is above the highest one, which no correct voter has.
-        let is_later = seen != me && seen.life() >= me.life() && seen.life() < u32::MAX;
-        if is_later && !self.setup.bugs.have(ProtocolBug::StaleBelieved) {
-            self.stage = Stage::Superseded { seen };
-            self.out.push(VoterOutput::Superseded { seen });
-        }
-    }
-
-    pub(super) fn is_superseded(&self) -> bool {
-        matches!(self.stage, Stage::Superseded { .. })
     }
 }
 
