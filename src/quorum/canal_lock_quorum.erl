@@ -155,7 +155,7 @@
     number := non_neg_integer(),
     members := [node(), ...],
     phase := voting | starting | client,
-    waiting_for := [{node(), start | seal | settle | kept}]
+    waiting_for := [{node(), start | seal | settle | kept | lease | accept}]
 }.
 %% The members at a time, and the number of changes before. `phase': whether the voter of this node votes in it. Before
 %% that, `waiting_for' says what it waits for: that a node starts (`start'), that a member of the view before stores

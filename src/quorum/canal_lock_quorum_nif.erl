@@ -162,7 +162,7 @@ voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
         Queued :: non_neg_integer(),
         View :: none | {count(), [node(), ...]},
         Phase :: voting | starting | client | none,
-        WaitsFor :: [{node(), start | seal | settle | kept}]
+        WaitsFor :: [{node(), start | seal | settle | kept | lease | accept}]
     }.
 voter_status(_Voter) -> erlang:nif_error(not_loaded).
 

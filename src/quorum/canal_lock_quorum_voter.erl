@@ -61,7 +61,7 @@ start_link(Config) ->
         voting := boolean(),
         view := none | {Number :: non_neg_integer(), [node()]},
         phase := voting | starting | client | none,
-        waiting_for := [{node(), start | seal | settle | kept}],
+        waiting_for := [{node(), start | seal | settle | kept | lease | accept}],
         empty := boolean(),
         queued := non_neg_integer()
     }.

@@ -22,8 +22,8 @@
     canal_lock_quorum, {Cluster :: non_neg_integer(), Number :: non_neg_integer()}, From :: node(), Bytes :: binary()
 }.
 
-%% Batches and floors are for voters, answers and notices for agents.
--type kind() :: batch | floor | ack | notice | view_agent | view_voter.
+%% Batches and questions about lives are for voters, answers and notices for agents.
+-type kind() :: batch | life | ack | notice | view_agent | view_voter.
 
 %% A message that a machine sends.
 -type post() ::
@@ -66,7 +66,7 @@ sent(Key, Sending) ->
     end.
 
 process(batch) -> canal_lock_quorum_voter;
-process(floor) -> canal_lock_quorum_voter;
+process(life) -> canal_lock_quorum_voter;
 process(view_voter) -> canal_lock_quorum_voter;
 process(ack) -> canal_lock_quorum_agent;
 process(notice) -> canal_lock_quorum_agent;

@@ -26,6 +26,8 @@ pub const MAX_NODE_NAME: usize = 1020;
 pub const MAX_AGENTS: usize = 256;
 /// The longest reason why a file cannot be written, in bytes.
 pub const MAX_TROUBLE: usize = 1024;
+/// The shortest lease, in milliseconds.
+pub const MIN_LEASE_MS: u64 = 1000;
 /// The highest fence. A higher one in a frame is an error.
 pub const MAX_FENCE: u64 = 1 << 62;
 
@@ -112,10 +114,27 @@ bounded_lists! {
     of_agents: MAX_AGENTS, Order::Ascending;
 }
 
-pub(crate) fn fence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let fence = u64::deserialize(deserializer)?;
-    if fence > MAX_FENCE {
-        return Err(D::Error::custom("a fence that is too high"));
+/// A small integer in Erlang.
+pub(crate) fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    at_most(deserializer, 1 << 58)
+}
+
+/// A lease: other times are parts of it.
+pub(crate) fn lease_ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match at_most(deserializer, u32::MAX.into())? {
+        lease_ms if lease_ms >= MIN_LEASE_MS => Ok(lease_ms),
+        _ => Err(D::Error::custom("a lease that is too short")),
     }
-    Ok(fence)
+}
+
+fn at_most<'de, D: Deserializer<'de>>(deserializer: D, most: u64) -> Result<u64, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    match number <= most {
+        true => Ok(number),
+        false => Err(D::Error::custom("a number that is too high")),
+    }
+}
+
+pub(crate) fn fence<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    at_most(deserializer, MAX_FENCE)
 }

@@ -315,13 +315,18 @@ impl NodeVoter {
     fn replace(&mut self, record: &Record) {
         let before = self.view();
         let follows = before.cluster == record.id.cluster && before.number + 1 == record.id.number;
-        self.report = self.own_report().filter(|_| follows);
+        let report = self.own_report().filter(|_| follows);
+        self.report = report.map(|report| Report {
+            votes: false,
+            ..report
+        });
         let informed = self.known_agents();
         self.voter = None;
         self.has_restarted = false;
         self.clients = Clients::default();
         self.votes_after = None;
         self.asked.clear();
+        self.waiting.clear();
         if let (true, Some(place)) = (
             self.has(ProtocolBug::LostIsOld),
             record.place(&self.setup.node),
@@ -618,8 +623,7 @@ impl NodeVoter {
             content: Content::View(message),
         };
         let post = Post { to, role, envelope };
-        let is_stored = self.shown <= self.stored || self.has(ProtocolBug::SealNotStored);
-        match is_stored {
+        match self.shown <= self.stored {
             true => self.out.push(NodeVoterOutput::Post(post)),
             false => self.waiting.push_back((self.shown, post)),
         }
@@ -627,6 +631,21 @@ impl NodeVoter {
 
     fn has(&self, bug: ProtocolBug) -> bool {
         self.setup.bugs.have(bug)
+    }
+
+    /// Sends a message to a voter that shows nothing of this node's view.
+    fn post_now(&mut self, to: NodeName, message: ViewMessage) {
+        let (role, view) = (Role::Voter, ViewId::NONE);
+        let content = Content::View(message);
+        let envelope = Envelope { view, content };
+        self.out
+            .push(NodeVoterOutput::Post(Post { to, role, envelope }));
+    }
+
+    fn post_all(&mut self, nodes: impl IntoIterator<Item = NodeName>, message: ViewMessage) {
+        for node in nodes {
+            self.post(node, Role::Voter, message.clone());
+        }
     }
 
     fn own(&self) -> Peer {

@@ -52,62 +52,28 @@ pub enum ProtocolBug {
     VotesUnsettled,
     /// Sealed voters report no agents.
     NoReports,
-    /// A voter that restarted and is in quarantine reports the agents that it knows.
-    QuarantinedReports,
     /// Reports leave out agents whose votes are all provisional.
     ProvisionalUnreported,
-    /// A voter that restarted before it voted in its view believes agents that settled.
-    RestartedBelieves,
-    /// Messages about views do not wait until what they show is stored.
-    SealNotStored,
     /// One report less than a quorum is enough to learn.
     OneSealTooFew,
     /// A node that has lost its file goes on under its old identity.
     LostIsOld,
-    /// A node that has lost its file reports a floor.
-    LostReports,
     /// A voter of a new view learns no floor.
     NoFloor,
     /// A member that stays learns from its own report only.
     StayersLearnNothing,
     /// A member promises before it has voted in its view.
     PromiseBeforeVoted,
-    /// A member promises when it votes, and not when it is over.
-    PromiseBeforeOver,
-    /// A record is taken when it is accepted, not when it is decided.
-    AcceptedIsDecided,
     /// All proposers use the same ballots.
     BallotReused,
-    /// A change does not wait for the answers of agents.
-    NoReady,
-    /// Nobody proposes an accepted record again.
-    AcceptedForgotten,
-    /// Nobody learns from members of its own view.
-    NoLearningFromNew,
-    /// A lock counts votes of the new list before it is kept.
-    NewVotesCount,
-    /// A kept vote less than a quorum is enough.
-    FewerKept,
-    /// Votes whose lease was over are kept.
-    KeptLate,
-    /// The deadline of a lock in transition is set anew by a further change.
-    DeadlineAnew,
-    /// The deadline of a lock in transition ignores that unasked votes end early.
-    DeadlineOfUnasked,
     /// An agent settles at the voters of a new list without asserting its locks.
     SettlesUnasserted,
     /// No vote is kept.
     NoKept,
     /// Unasked votes are not kept.
     UnaskedNotKept,
-    /// An agent says that its locks are kept before a quorum of the new list votes for them.
-    KeptEarly,
     /// Agents do not send the record to members that leave.
     LeaversUnasked,
-    /// After a reset, voters wait for no lease.
-    ResetNoQuarantine,
-    /// After a reset, voters wait for a quorum only.
-    ResetMajority,
     /// A voter accepts batches in any order and more than once. This must not break any promise: see
     /// `docs/quorum.md`.
     AnyOrder,

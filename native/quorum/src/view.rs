@@ -8,6 +8,7 @@ use crate::bounds;
 use crate::members::{Member, MemberSet, Members};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,8 +71,10 @@ pub struct Peer {
 )]
 pub struct ViewId {
     /// The cluster: a hash of view 0, or a random number after a reset. At most 58 bits; 0 for a sender without a view.
+    #[serde(deserialize_with = "bounds::small")]
     pub cluster: u64,
-    /// The number of the view in the cluster.
+    /// The number of the view in the cluster. At most 58 bits, too.
+    #[serde(deserialize_with = "bounds::small")]
     pub number: u64,
 }
 
@@ -95,6 +98,7 @@ pub struct Record {
     /// The cluster and the number.
     pub id: ViewId,
     /// The lease of voters in milliseconds. All views of a cluster have the same.
+    #[serde(deserialize_with = "bounds::lease_ms")]
     pub lease_ms: u64,
     /// The members in ascending order.
     #[serde(deserialize_with = "members")]
@@ -174,6 +178,13 @@ impl Record {
     #[must_use]
     pub fn is_quorum(peers: &[Peer], these: impl Fn(&Peer) -> bool) -> bool {
         peers.iter().filter(|peer| these(peer)).count() > peers.len() / 2
+    }
+
+    /// The nodes of both lists.
+    #[must_use]
+    pub fn nodes(&self) -> BTreeSet<NodeName> {
+        let peers = self.before.iter().chain(&self.members);
+        peers.map(|peer| peer.node.clone()).collect()
     }
 
     /// The places of the members that are in `nodes`.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 mod atoms {
     rustler::atoms! {
-        ack, batch, floor, infinity, members, notice, number, send, view_agent, view_voter
+        ack, batch, infinity, life, members, notice, number, send, view_agent, view_voter
     }
 }
 
@@ -104,7 +104,7 @@ impl Encoder {
         binary.as_mut_slice().copy_from_slice(&self.bytes);
         let kind = match content {
             Content::Frame(Frame::Batch(_)) => atoms::batch(),
-            Content::Frame(Frame::Life(_)) => atoms::floor(),
+            Content::Frame(Frame::Life(_)) => atoms::life(),
             Content::Frame(Frame::Ack(_)) => atoms::ack(),
             Content::Frame(Frame::Notice(_)) => atoms::notice(),
             Content::View(_) if post.role == Role::Agent => atoms::view_agent(),

@@ -14,8 +14,8 @@ use std::sync::Mutex;
 
 mod atoms {
     rustler::atoms! {
-        answer, bad_frame, changing, client, down, error, kept, lease_ms, lost, no_answer_of_agents, none, not_known,
-        not_ready, ok, other_cluster, other_list, running, seal, settle, start, starting, state_file, store, took,
+        accept, answer, bad_frame, changing, client, down, error, kept, lease, lease_ms, lost, no_answer_of_agents, none,
+        not_known, not_ready, ok, other_cluster, other_list, running, seal, settle, start, starting, state_file, store, took,
         unknown, voting,
     }
 }
@@ -223,6 +223,8 @@ fn voter_status(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Ter
         Awaits::Report => atoms::seal(),
         Awaits::Settled => atoms::settle(),
         Awaits::Kept => atoms::kept(),
+        Awaits::Accepted => atoms::accept(),
+        Awaits::Lease => atoms::lease(),
     };
     let waits_for = status.waits_for.iter();
     let awaited =

@@ -115,9 +115,8 @@ impl Transition {
     /// This voter of the list before is sealed, as the agent learns at `now`. Its votes that still count are kept.
     /// Returns the locks that are kept by that.
     pub(super) fn seal(&mut self, voter: Member, now: Time, bugs: ProtocolBugs) -> Vec<Token> {
-        let is_late = bugs.have(ProtocolBug::KeptLate);
         let valid = self.valid.get(voter.place());
-        let counts = valid.is_some_and(|valid| *valid > now || is_late);
+        let counts = valid.is_some_and(|valid| *valid > now);
         if self.sealed.contains(voter) || !counts || bugs.have(ProtocolBug::NoKept) {
             return Vec::new();
         }
@@ -126,16 +125,14 @@ impl Transition {
         for (token, lock) in &mut self.locks {
             let counts = |before: &&Before| {
                 let is_provisional = before.provisional.contains(voter);
-                let ends = is_provisional && before.end <= now && !is_late
-                    || is_provisional && bugs.have(ProtocolBug::UnaskedNotKept);
-                before.votes.contains(voter) && !ends
+                let ends = before.end <= now || bugs.have(ProtocolBug::UnaskedNotKept);
+                before.votes.contains(voter) && !(is_provisional && ends)
             };
             let Some(before) = lock.before.as_ref().filter(counts) else {
                 continue;
             };
             lock.kept = lock.kept.with(voter);
-            let fewer = usize::from(bugs.have(ProtocolBug::FewerKept) && before.quorum > 1);
-            if lock.kept.len() == before.quorum - fewer {
+            if lock.kept.len() == before.quorum {
                 kept.push(*token);
             }
         }

@@ -64,7 +64,6 @@ impl NodeVoter {
         let lost = self.is_lost().then_some(self.change_after);
         let lease = self.setup.rules.voter_lease;
         let accepted = self.accepted_at.map(|at| at + 2 * lease);
-        let accepted = accepted.filter(|_| !self.has(ProtocolBug::AcceptedForgotten));
         let next = lost.into_iter().chain(accepted).min();
         next.filter(|_| self.change.is_none() && self.shown <= self.stored)
     }
@@ -112,21 +111,17 @@ impl NodeVoter {
                     nonce,
                     agents: true,
                 };
-                for node in old.chain(change.names).collect::<BTreeSet<_>>() {
-                    self.post(node, Role::Voter, question.clone());
-                }
+                let all: BTreeSet<NodeName> = old.chain(change.names).collect();
+                self.post_all(all, question);
             }
             Step::Prepare { promises } => {
-                for node in old.filter(|node| !promises.contains_key(node)) {
-                    self.post(node, Role::Voter, ViewMessage::Prepare(ballot));
-                }
+                let silent = old.filter(|node| !promises.contains_key(node));
+                self.post_all(silent, ViewMessage::Prepare(ballot));
             }
             Step::Accept { accepted } => {
                 let record = change.proposed.expect("it proposes a record");
-                for node in old.filter(|node| !accepted.contains(node)) {
-                    let question = ViewMessage::Accept(ballot, record.clone());
-                    self.post(node, Role::Voter, question);
-                }
+                let silent = old.filter(|node| !accepted.contains(node));
+                self.post_all(silent, ViewMessage::Accept(ballot, record));
             }
             Step::Over => {
                 let question = ViewMessage::Ready {
@@ -134,9 +129,7 @@ impl NodeVoter {
                     agents: false,
                 };
                 let record = self.state.record.clone().expect("it is decided");
-                for peer in record.members {
-                    self.post(peer.node, Role::Voter, question.clone());
-                }
+                self.post_all(record.members.into_iter().map(|peer| peer.node), question);
             }
         }
     }
@@ -147,7 +140,6 @@ impl NodeVoter {
         let since = if asked == nonce { since } else { self.now };
         self.asked.insert(from.clone(), (nonce, since));
         let mut silent = Vec::new();
-        let agents = agents && !self.has(ProtocolBug::NoReady);
         if let (true, Some(voter), Some(record)) = (agents, &mut self.voter, &self.state.record) {
             let nodes = voter.silent_since(since);
             silent = nodes
@@ -165,7 +157,12 @@ impl NodeVoter {
             trouble: self.trouble.clone(),
             silent,
         };
-        self.post(from.clone(), Role::Voter, ViewMessage::Readiness(readiness));
+        let message = ViewMessage::Readiness(readiness);
+        match &self.trouble {
+            // It may wait for the disk for ever, and shows nothing else.
+            Some(_) => self.post_now(from.clone(), message),
+            None => self.post(from.clone(), Role::Voter, message),
+        }
     }
 
     pub(super) fn readiness(&mut self, from: &NodeName, theirs: ViewId, readiness: Readiness) {
@@ -191,15 +188,20 @@ impl NodeVoter {
         }
     }
 
-    /// The members of the new list, if all are ready; otherwise who is not.
+    /// The members of the new list, if they are ready; otherwise who is not. Each new member must be, and a quorum.
     fn ready_peers(&self, change: &Change) -> Result<Vec<Peer>, ChangeAnswer> {
-        let (base, mut not_ready, mut peers, mut answered) =
-            (&change.base, Vec::new(), Vec::new(), 0);
+        let base = &change.base;
+        let (mut not_ready, mut stays, mut peers) = (Vec::new(), Vec::new(), Vec::new());
         for node in &change.names {
             let known = base.place(node).map(|place| base.peer(place).id);
-            let why = match change.answers.get(node) {
-                None if known.is_none() => Some(Why::Down),
-                None => None,
+            let answer = change.answers.get(node);
+            let id = answer.map(|(_, readiness)| readiness.id).or(known);
+            peers.extend(id.map(|id| Peer {
+                node: node.clone(),
+                id,
+            }));
+            let why = match answer {
+                None => Some(Why::Down),
                 Some((view, _)) if view.is_foreign(base.id) => {
                     Some(Why::OtherCluster(view.cluster))
                 }
@@ -208,21 +210,14 @@ impl NodeVoter {
                 }
                 Some((_, readiness)) => readiness.trouble.clone().map(Why::StateFile),
             };
-            let answer = change.answers.get(node).filter(|_| why.is_none());
-            answered += usize::from(answer.is_some());
-            not_ready.extend(why.map(|why| (node.clone(), why)));
-            let id = answer.map(|(_, readiness)| readiness.id).or(known);
-            peers.extend(id.map(|id| Peer {
-                node: node.clone(),
-                id,
-            }));
+            let why = why.map(|why| (node.clone(), why));
+            match known.is_some() && id == known {
+                true => stays.extend(why),
+                false => not_ready.extend(why),
+            }
         }
-        if not_ready.is_empty() && answered <= change.names.len() / 2 {
-            let silent = change
-                .names
-                .iter()
-                .filter(|node| !change.answers.contains_key(node));
-            not_ready.extend(silent.map(|node| (node.clone(), Why::Down)));
+        if not_ready.len() + stays.len() >= change.names.len().div_ceil(2) {
+            not_ready.append(&mut stays);
         }
         let old = |peer: &Peer| {
             change
@@ -292,17 +287,21 @@ impl NodeVoter {
         true
     }
 
+    fn change_with(&mut self, ballot: Ballot) -> Option<&mut Change> {
+        self.change
+            .as_mut()
+            .filter(|change| change.ballot == ballot)
+    }
+
+    /// A member has promised the ballot.
     pub(super) fn promised(
         &mut self,
         from: &NodeName,
         ballot: Ballot,
         accepted: Option<(Ballot, Record)>,
     ) {
-        let Some(change) = self
-            .change
-            .as_mut()
-            .filter(|change| change.ballot == ballot)
-        else {
+        let now = self.now;
+        let Some(change) = self.change_with(ballot) else {
             return;
         };
         let Step::Prepare { promises } = &mut change.step else {
@@ -330,15 +329,14 @@ impl NodeVoter {
             Step::Accept {
                 accepted: BTreeSet::new(),
             },
-            self.now,
+            now,
         );
         self.tick_change();
     }
 
     /// A member has promised a higher ballot: another one after a random pause.
     pub(super) fn refused(&mut self, promised: Ballot) {
-        let random = self.draw();
-        let wait = self.setup.rules.wait / 3;
+        let wait = self.random_wait() / 3;
         let Some(change) = self
             .change
             .as_mut()
@@ -353,15 +351,12 @@ impl NodeVoter {
         change.step = Step::Prepare {
             promises: BTreeMap::new(),
         };
-        change.again = self.now + wait.mul_f64(random as f64 / u64::MAX as f64);
+        change.again = self.now + wait;
     }
 
+    /// A member has accepted the record.
     pub(super) fn accepted(&mut self, from: &NodeName, ballot: Ballot) {
-        let Some(change) = self
-            .change
-            .as_mut()
-            .filter(|change| change.ballot == ballot)
-        else {
+        let Some(change) = self.change_with(ballot) else {
             return;
         };
         let Step::Accept { accepted } = &mut change.step else {
@@ -373,11 +368,7 @@ impl NodeVoter {
         }
         let record = change.proposed.clone().expect("it proposes a record");
         self.replace(&record);
-        let peers = record.before.iter().chain(&record.members);
-        let nodes: BTreeSet<NodeName> = peers.map(|peer| peer.node.clone()).collect();
-        for node in nodes {
-            self.post(node, Role::Voter, ViewMessage::Record(record.clone()));
-        }
+        self.post_all(record.nodes(), ViewMessage::Record(record));
     }
 
     /// The node has taken a record while it drives a change.
@@ -423,23 +414,19 @@ impl NodeVoter {
         let Some(change) = &self.change else {
             return;
         };
-        let down = |missing: &dyn Fn(&NodeName) -> bool| {
-            let nodes = change.base.members.iter().map(|peer| &peer.node);
-            let nodes = nodes.filter(|node| missing(node));
-            ChangeAnswer::NotReady(nodes.map(|node| (node.clone(), Why::Down)).collect())
-        };
         let answer = match (&change.step, &change.proposed) {
             (Step::Over, _) => match &self.state.record {
                 Some(record) => ChangeAnswer::Starting(record.clone()),
                 None => return,
             },
             // It was proposed with this ballot, or with an earlier one.
-            (Step::Accept { .. } | Step::Prepare { .. }, Some(record)) => {
-                ChangeAnswer::Unknown(record.clone())
+            (_, Some(record)) => ChangeAnswer::Unknown(record.clone()),
+            (Step::Prepare { promises }, None) => {
+                let nodes = change.base.members.iter().map(|peer| &peer.node);
+                let silent = nodes.filter(|node| !promises.contains_key(node));
+                ChangeAnswer::NotReady(silent.map(|node| (node.clone(), Why::Down)).collect())
             }
-            (Step::Prepare { promises }, None) => down(&|node| !promises.contains_key(node)),
-            (Step::Accept { accepted }, None) => down(&|node| !accepted.contains(node)),
-            (Step::Ready, _) => match self.ready_peers(change) {
+            (Step::Ready | Step::Accept { .. }, None) => match self.ready_peers(change) {
                 Ok(_) => ChangeAnswer::NotReady(Vec::new()),
                 Err(answer) => answer,
             },

@@ -56,20 +56,12 @@ impl Learning {
         };
         let votes =
             |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
-        let voting = self.reports.iter().find(votes);
-        if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
+        if let Some((_, report)) = self.reports.iter().find(votes) {
             return Some(joined([report]));
         }
         if record.before.is_empty() {
-            let has = |of: &Peer| by(of).is_some();
-            let all = match bugs.have(ProtocolBug::ResetMajority) {
-                true => Record::is_quorum(&record.members, has),
-                false => record.members.iter().all(has),
-            };
-            let agents = bugs
-                .have(ProtocolBug::ResetNoQuarantine)
-                .then(BTreeSet::new);
-            return all.then_some((record.fence, agents));
+            let all = record.members.iter().all(|of| by(of).is_some());
+            return all.then_some((record.fence, None));
         }
         // An identity whose node is in the list with another one is lost: its file may be another one by now.
         let counts = |of: &&Peer| {

@@ -70,6 +70,10 @@ pub enum Awaits {
     Report,
     /// That its agent settles.
     Settled,
+    /// That it has taken the view of a reset.
+    Accepted,
+    /// Of this node: that a lease passes.
+    Lease,
     /// That its agent says that no lock relies on the view before.
     Kept,
 }

@@ -3,8 +3,7 @@
 
 use super::{NodeVoter, Stage};
 use crate::protocol_bug::ProtocolBug;
-use crate::view::Role;
-use crate::view::{Ballot, NodeName, Record};
+use crate::view::{Ballot, NodeName, Record, Role};
 use crate::view_message::ViewMessage;
 
 impl NodeVoter {
@@ -13,11 +12,7 @@ impl NodeVoter {
         let Some(voter) = &self.voter else {
             return false;
         };
-        match () {
-            () if self.has(ProtocolBug::PromiseBeforeVoted) => true,
-            () if self.has(ProtocolBug::PromiseBeforeOver) => voter.is_voting(),
-            () => self.state.has_voted && voter.is_over(self.now),
-        }
+        self.has(ProtocolBug::PromiseBeforeVoted) || self.state.has_voted && voter.is_over(self.now)
     }
 
     pub(super) fn prepare(&mut self, from: &NodeName, ballot: Ballot) {
@@ -49,13 +44,10 @@ impl NodeVoter {
             return self.refuse(from);
         }
         self.promise(ballot);
-        self.state.accepted = Some((ballot, record.clone()));
+        self.state.accepted = Some((ballot, record));
         self.accepted_at = Some(self.now);
         self.store_shown();
         self.post(from.clone(), Role::Voter, ViewMessage::Accepted(ballot));
-        if self.has(ProtocolBug::AcceptedIsDecided) {
-            self.replace(&record);
-        }
     }
 
     fn promise(&mut self, ballot: Ballot) {

@@ -4,7 +4,7 @@ use super::learning::joined;
 use super::{NodeVoter, Stage, REPEAT};
 use crate::message::{Fence, Lifetime};
 use crate::protocol_bug::ProtocolBug;
-use crate::view::{NodeName, Peer, Record, Role};
+use crate::view::{NodeName, Record, Role};
 use crate::view_message::{Report, ViewMessage};
 use std::collections::BTreeSet;
 
@@ -45,30 +45,16 @@ impl NodeVoter {
     fn report_for(&self, record: &Record) -> Option<Report> {
         let voting = self.own_report().filter(|report| report.votes);
         let own = self.own();
-        let lost = |peer: &&Peer| peer.node == own.node && self.has(ProtocolBug::LostReports);
-        let id = record
-            .before
-            .iter()
-            .find(lost)
-            .map_or(own.id, |peer| peer.id);
-        let is_sealed = record.before.contains(&own)
-            || record.before.is_empty() && record.has(&own)
-            || id != own.id;
+        let is_first = record.before.is_empty() && record.has(&own);
         // After a restart the report is lost: any agent may count on a vote.
-        let sealed = || Report {
-            id,
+        let unknown = || Report {
+            id: own.id,
             votes: false,
             floor: self.state.mark,
             agents: None,
         };
-        let sealed = is_sealed.then(|| match &self.report {
-            Some(report) => Report {
-                votes: false,
-                ..report.clone()
-            },
-            None => sealed(),
-        });
-        voting.or(sealed)
+        let is_sealed = is_first || record.before.contains(&own);
+        voting.or_else(|| is_sealed.then(|| self.report.clone().unwrap_or_else(unknown)))
     }
 
     pub(super) fn reported(&mut self, from: &NodeName, report: Report) {
@@ -94,13 +80,9 @@ impl NodeVoter {
         let Some(record) = self.state.record.clone() else {
             return;
         };
-        let peers = record.before.iter().chain(&record.members);
-        let nodes: BTreeSet<NodeName> = peers.map(|peer| peer.node.clone()).collect();
-        for node in nodes {
-            if node != self.setup.node {
-                self.post(node, Role::Voter, ViewMessage::Learn(record.clone()));
-            }
-        }
+        let mut nodes = record.nodes();
+        nodes.remove(&self.setup.node);
+        self.post_all(nodes, ViewMessage::Learn(record));
     }
 
     /// Looks whether it has learned. Its own report counts as that of others.
@@ -132,8 +114,7 @@ impl NodeVoter {
             agents = Some(BTreeSet::new());
         }
         // A voter that restarted before it voted has forgotten the assertions of agents that have settled.
-        let believes = !self.has_restarted || bugs.have(ProtocolBug::RestartedBelieves);
-        let agents = agents.filter(|_| believes);
+        let agents = agents.filter(|_| !self.has_restarted);
         let numbered = agents.map(|agents| {
             let number = |(node, agent): (NodeName, Lifetime)| {
                 Some((self.clients.node(&node, &record)?, agent))

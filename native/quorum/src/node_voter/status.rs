@@ -29,17 +29,24 @@ impl NodeVoter {
         };
         match (stage, &self.voter) {
             (Stage::Storing { .. }, _) => vec![(self.setup.node.clone(), Awaits::Report)],
-            (Stage::Member(Some(learning)), _) => all(learning.missing(record), Awaits::Report),
+            (Stage::Member(Some(learning)), _) => {
+                let what = match record.before.is_empty() {
+                    true => Awaits::Accepted,
+                    false => Awaits::Report,
+                };
+                all(learning.missing(record), what)
+            }
             (Stage::Member(None), Some(voter)) => {
                 let awaited = voter.awaited().into_iter();
-                let nodes = awaited
+                let nodes: Vec<NodeName> = awaited
                     .map(|node| self.clients.name(node, record))
                     .collect();
-                let what = match voter.is_voting() {
-                    true => Awaits::Kept,
-                    false => Awaits::Settled,
-                };
-                all(nodes, what)
+                match voter.is_voting() {
+                    _ if voter.is_over(self.now) => Vec::new(),
+                    _ if nodes.is_empty() => vec![(self.setup.node.clone(), Awaits::Lease)],
+                    true => all(nodes, Awaits::Kept),
+                    false => all(nodes, Awaits::Settled),
+                }
             }
             _ => Vec::new(),
         }

@@ -61,16 +61,10 @@ impl Voter {
             true => lease.provisional_count(),
             false => 0,
         };
-        let with_votes = self
-            .leases
-            .iter()
-            .filter(|(_, lease)| lease.count() > without(lease));
-        let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
-        knows.then(|| {
-            with_votes
-                .map(|(_, lease)| (lease.node, lease.agent))
-                .collect()
-        })
+        let leases = self.leases.iter().map(|(_, lease)| lease);
+        let with_votes = leases.filter(|lease| lease.count() > without(lease));
+        let agents = with_votes.map(|lease| (lease.node, lease.agent));
+        self.is_voting().then(|| agents.collect())
     }
 
     /// All agents that have a lease.

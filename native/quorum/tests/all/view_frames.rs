@@ -13,6 +13,10 @@ use quorum::view_message::{Readiness, Report, ViewMessage};
 
 /// The kind byte of messages about views.
 const VIEW: u8 = 4;
+/// The highest number of a cluster and of a view.
+const SMALL: u64 = 1 << 58;
+/// The shortest and the longest lease.
+const LEASES: std::ops::RangeInclusive<u64> = 1000..=u32::MAX as u64;
 
 fn node() -> impl Strategy<Value = NodeName> {
     "[a-z]{1,4}@[a-z]{0,3}".prop_map(|name| NodeName::new(&name).unwrap())
@@ -36,16 +40,16 @@ fn fence() -> impl Strategy<Value = Fence> {
 
 fn record() -> impl Strategy<Value = Record> {
     let members = peers().prop_filter("a member", |peers| !peers.is_empty());
-    let id = (any::<u64>(), any::<u64>()).prop_map(|(cluster, number)| ViewId { cluster, number });
-    (id, any::<u64>(), members, peers(), fence()).prop_map(
-        |(id, lease_ms, members, before, fence)| Record {
+    let id = (0..=SMALL, 0..=SMALL).prop_map(|(cluster, number)| ViewId { cluster, number });
+    (id, LEASES, members, peers(), fence()).prop_map(|(id, lease_ms, members, before, fence)| {
+        Record {
             id,
             lease_ms,
             members,
             before,
             fence,
-        },
-    )
+        }
+    })
 }
 
 fn ballot() -> impl Strategy<Value = Ballot> {
@@ -176,10 +180,10 @@ fn f3_the_longest_messages_fit() {
     };
     let record = Record {
         id: ViewId {
-            cluster: u64::MAX,
-            number: u64::MAX,
+            cluster: SMALL,
+            number: SMALL,
         },
-        lease_ms: u64::MAX,
+        lease_ms: *LEASES.end(),
         members: peers(0),
         before: peers(16),
         fence: Fence(MAX_FENCE),
@@ -231,6 +235,31 @@ fn views_with_wrong_lists_are_rejected() {
             "{members:?}"
         );
     }
+}
+
+/// The times of a lease are parts of it, and Erlang has the numbers as small integers.
+#[test]
+fn views_with_wrong_numbers_are_rejected() {
+    let peer = Peer {
+        node: NodeName::new("a").unwrap(),
+        id: Id(1),
+    };
+    let right = Record::first(vec![peer], 1000);
+    let is_accepted = |record: Record| {
+        let mut bytes = vec![VERSION, VIEW];
+        bytes.extend(postcard_of(&ViewMessage::Record(record)));
+        decode_content(&bytes).is_ok()
+    };
+    let with = |cluster, number, lease_ms| Record {
+        id: ViewId { cluster, number },
+        lease_ms,
+        ..right.clone()
+    };
+    assert!(is_accepted(with(SMALL, SMALL, *LEASES.end())));
+    assert!(!is_accepted(with(SMALL + 1, 0, 1000)));
+    assert!(!is_accepted(with(0, SMALL + 1, 1000)));
+    assert!(!is_accepted(with(0, 0, 999)));
+    assert!(!is_accepted(with(0, 0, LEASES.end() + 1)));
 }
 
 fn postcard_of(message: &ViewMessage) -> Vec<u8> {

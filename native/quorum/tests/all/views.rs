@@ -1,19 +1,24 @@
-//! The voters of nodes without agents: first starts, changes, lost files, resets.
+//! The voters of nodes, with an agent that the tests write: first starts, changes, lost files, resets.
 
-use quorum::envelope::Post;
-use quorum::message::Fence;
+use quorum::envelope::{Content, Envelope, Post};
+use quorum::message::{
+    Ack, Batch, Fence, Frame, Lifetime, Mode, Name, Op, Reply, Session, Token, Verdict,
+};
 use quorum::node_voter::{
-    ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why,
+    Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why,
 };
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::view::Role;
-use quorum::view::{NodeName, Record};
+use quorum::view::{NodeName, Record, Role, ViewId};
+use quorum::view_message::ViewMessage;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 const LEASE_MS: u64 = 1000;
+/// The node of the agent. It is no member.
+const AGENT: &str = "x";
 
 /// Messages arrive at once, and writes are complete at once.
 #[derive(Default)]
@@ -23,10 +28,16 @@ struct Nodes {
     files: BTreeMap<NodeName, State>,
     answers: Vec<ChangeAnswer>,
     cut: BTreeSet<NodeName>,
-    /// The writes of these nodes do not end.
-    full: BTreeSet<NodeName>,
+    /// The writes of these nodes do not end, and the last one.
+    full: BTreeMap<NodeName, Option<(u64, State)>>,
+    /// Whether a message is lost.
+    loses: Option<fn(&ViewMessage) -> bool>,
     starts: u64,
     wire: VecDeque<(NodeName, Post)>,
+    /// What the agent received.
+    acks: BTreeMap<NodeName, Ack>,
+    sessions: BTreeMap<NodeName, Session>,
+    seq: u64,
 }
 
 fn name(node: &str) -> NodeName {
@@ -45,6 +56,14 @@ impl Nodes {
         started
     }
 
+    /// Members that vote.
+    fn voting(nodes: &str, seeds: &str) -> Nodes {
+        let mut nodes = Nodes::start(nodes, seeds);
+        nodes.wait(2000);
+        assert!(nodes.all_vote(seeds));
+        nodes
+    }
+
     fn start_nodes(&mut self, nodes: &str, seeds: &str) {
         for node in list(nodes) {
             self.starts += 1;
@@ -55,7 +74,7 @@ impl Nodes {
                 rules: Rules::of(Duration::from_millis(LEASE_MS)),
                 bugs: ProtocolBugs::NONE,
                 durable: true,
-                clients: false,
+                clients: true,
                 random: self.starts,
             };
             let file = self.files.get(&node).cloned();
@@ -78,6 +97,25 @@ impl Nodes {
             .for_each(|node| drop(self.files.remove(node)));
     }
 
+    fn fill(&mut self, node: &str) {
+        self.full.insert(name(node), None);
+    }
+
+    /// The last write of a full disk ends.
+    fn free(&mut self, node: &str) {
+        if let Some((number, state)) = self.full.remove(&name(node)).flatten() {
+            self.store(&name(node), number, state);
+        }
+        self.settle();
+    }
+
+    fn store(&mut self, node: &NodeName, number: u64, state: State) {
+        assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&state));
+        self.files.insert(node.clone(), state);
+        let now = self.now;
+        self.voters.get_mut(node).unwrap().stored(now, number);
+    }
+
     fn settle(&mut self) {
         for _ in 0..100_000 {
             let names: Vec<NodeName> = self.voters.keys().cloned().collect();
@@ -89,28 +127,70 @@ impl Nodes {
             let Some((from, post)) = self.wire.pop_front() else {
                 return;
             };
-            let is_cut =
-                from != post.to && (self.cut.contains(&from) || self.cut.contains(&post.to));
-            if let (Role::Voter, false, Some(voter)) =
-                (post.role, is_cut, self.voters.get_mut(&post.to))
-            {
-                voter.receive(self.now, &from, post.envelope);
-            }
+            self.arrive(&from, post);
         }
         panic!("the nodes send messages for ever");
     }
 
+    fn arrive(&mut self, from: &NodeName, post: Post) {
+        let is_cut = *from != post.to && (self.cut.contains(from) || self.cut.contains(&post.to));
+        let is_lost = match (&post.envelope.content, self.loses) {
+            (Content::View(message), Some(loses)) => loses(message),
+            _ => false,
+        };
+        if is_cut || is_lost {
+            return;
+        }
+        match (post.role, post.envelope.content) {
+            (Role::Voter, content) => {
+                let envelope = Envelope {
+                    view: post.envelope.view,
+                    content,
+                };
+                if let Some(voter) = self.voters.get_mut(&post.to) {
+                    voter.receive(self.now, from, envelope);
+                }
+            }
+            (Role::Agent, Content::Frame(Frame::Ack(ack))) if post.to == name(AGENT) => {
+                self.sessions.insert(from.clone(), ack.session);
+                self.acks.insert(from.clone(), ack);
+            }
+            (Role::Agent, _) => {}
+        }
+    }
+
     fn output(&mut self, node: &NodeName, output: NodeVoterOutput) {
         match output {
-            NodeVoterOutput::Post(post) => self.wire.push_back((node.clone(), post)),
-            NodeVoterOutput::Store(..) if self.full.contains(node) => {}
-            NodeVoterOutput::Store(number, state) => {
-                assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&*state));
-                self.files.insert(node.clone(), *state);
-                let now = self.now;
-                self.voters.get_mut(node).unwrap().stored(now, number);
+            NodeVoterOutput::Post(post) => {
+                self.is_stored(node, &post.envelope);
+                self.wire.push_back((node.clone(), post));
             }
+            NodeVoterOutput::Store(number, state) => match self.full.get_mut(node) {
+                Some(last) => *last = Some((number, *state)),
+                None => self.store(node, number, *state),
+            },
             NodeVoterOutput::Answer(_, answer) => self.answers.push(answer),
+            _ => {}
+        }
+    }
+
+    /// M4: the file has what a message shows.
+    fn is_stored(&self, node: &NodeName, envelope: &Envelope) {
+        let file = self.files.get(node).expect("the identity is stored first");
+        let view = file.record.as_ref().map(|record| record.id);
+        let shows_none = envelope.view == ViewId::NONE;
+        assert!(shows_none || view == Some(envelope.view), "{envelope:?}");
+        match &envelope.content {
+            Content::View(ViewMessage::Promise { ballot, .. }) => {
+                assert!(file.promised >= *ballot);
+            }
+            Content::View(ViewMessage::Accepted(ballot)) => {
+                let accepted = file.accepted.as_ref().map(|(accepted, _)| *accepted);
+                assert!(accepted >= Some(*ballot));
+            }
+            Content::View(ViewMessage::Report(report)) => {
+                assert!(file.has_voted || !report.votes);
+            }
             _ => {}
         }
     }
@@ -125,12 +205,22 @@ impl Nodes {
         }
     }
 
-    fn change(&mut self, at: &str, to: &str) -> ChangeAnswer {
+    fn ask_to_change(&mut self, at: &str, to: &str) {
         let now = self.now;
-        self.voters
-            .get_mut(&name(at))
-            .unwrap()
-            .change(now, 1, list(to));
+        let voter = self.voters.get_mut(&name(at)).unwrap();
+        voter.change(now, 1, list(to));
+        self.settle();
+    }
+
+    fn change(&mut self, at: &str, to: &str) -> ChangeAnswer {
+        self.ask_to_change(at, to);
+        self.answer()
+    }
+
+    fn reset(&mut self, at: &str, to: &str) -> ChangeAnswer {
+        let now = self.now;
+        let voter = self.voters.get_mut(&name(at)).unwrap();
+        voter.reset(now, 1, list(to));
         self.answer()
     }
 
@@ -149,6 +239,10 @@ impl Nodes {
         self.voters[&name(node)].state().record.as_ref()
     }
 
+    fn number(&self, node: &str) -> u64 {
+        self.record(node).unwrap().id.number
+    }
+
     fn phases(&self, nodes: &str) -> Vec<Phase> {
         list(nodes)
             .iter()
@@ -160,6 +254,67 @@ impl Nodes {
         self.phases(nodes)
             .iter()
             .all(|phase| *phase == Phase::Voting)
+    }
+
+    fn waits_for(&self, node: &str) -> Vec<(NodeName, Awaits)> {
+        self.voters[&name(node)].status().waits_for
+    }
+
+    /// The agent sends a batch to a voter, as one of the view of that voter, and gets the answer.
+    fn batch(&mut self, to: &str, ops: Vec<Op>) -> Verdict {
+        let to = name(to);
+        self.seq += 1;
+        let batch = Batch {
+            agent: Lifetime(77),
+            session: self.sessions.get(&to).copied(),
+            seq: self.seq,
+            stamp: Time(0),
+            clock: 0,
+            ops,
+        };
+        let envelope = Envelope {
+            view: self.voters[&to].view(),
+            content: Content::Frame(Frame::Batch(batch)),
+        };
+        self.acks.remove(&to);
+        let now = self.now;
+        let voter = self.voters.get_mut(&to).unwrap();
+        voter.receive(now, &name(AGENT), envelope);
+        self.settle();
+        self.acks.remove(&to).expect("an answer").verdict
+    }
+
+    /// The agent gets a new session.
+    fn begin(&mut self, at: &str) {
+        self.sessions.remove(&name(at));
+        let verdict = self.batch(at, vec![]);
+        assert!(matches!(verdict, Verdict::Mismatch { .. }));
+    }
+
+    /// The agent gets votes for a name.
+    fn vote(&mut self, voters: &str) {
+        let lock = Op::Lock {
+            token: Token(1),
+            mode: Mode::Write,
+            clock: 1,
+            first: Token(1),
+            wait: true,
+            run: NonZeroU16::MIN,
+            names: Name::new(b"name").unwrap().into(),
+        };
+        for voter in voters.chars() {
+            let voter = voter.to_string();
+            self.begin(&voter);
+            // The first answer may wait for the disk.
+            self.batch(&voter, vec![lock.clone()]);
+            let verdict = self.batch(&voter, vec![lock.clone()]);
+            let is_yes = matches!(&verdict, Verdict::Done { replies, .. } if matches!(replies[..], [Reply::Yes { .. }]));
+            assert!(is_yes, "{voter}: {verdict:?}");
+        }
+    }
+
+    fn settled(&mut self, at: &str, kept: bool) {
+        self.batch(at, vec![Op::Settled { kept }]);
     }
 }
 
@@ -259,21 +414,12 @@ fn a_member_that_left_returns_with_its_old_file() {
 fn a_reset_needs_all_survivors_and_no_other_member() {
     let mut nodes = Nodes::start("abcde", "abcde");
     nodes.wait(2000);
-    let reset = |nodes: &mut Nodes, at: &str, to: &str| {
-        let now = nodes.now;
-        nodes
-            .voters
-            .get_mut(&name(at))
-            .unwrap()
-            .reset(now, 1, list(to));
-        nodes.answer()
-    };
     assert_eq!(
-        reset(&mut nodes, "a", "abcd"),
+        nodes.reset("a", "abcd"),
         ChangeAnswer::Running(vec![name("e")])
     );
     nodes.stop("cde");
-    assert_eq!(reset(&mut nodes, "a", "ab"), ChangeAnswer::Done(0));
+    assert_eq!(nodes.reset("a", "ab"), ChangeAnswer::Done(0));
     let record = nodes.record("a").unwrap().clone();
     assert!(record.fence > Fence(1 << 39) && record.is_list(&list("ab")));
     assert!(!nodes.all_vote("ab"));
@@ -284,4 +430,217 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
     nodes.wait(3000);
     assert_ne!(nodes.record("c").unwrap().id.cluster, record.id.cluster);
     assert_eq!(nodes.change("b", "b"), ChangeAnswer::Done(1));
+}
+
+/// M1, M2: the voters of a new view wait for the agents that the old ones report, and the change for `kept`.
+#[test]
+fn a_change_waits_for_the_agents_with_votes() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.vote("ab");
+    nodes.wait(10);
+    nodes.ask_to_change("c", "abd");
+    nodes.wait(300);
+    // Not before the agent has sent a batch: it may be dead.
+    assert_eq!(nodes.number("c"), 0);
+    nodes.batch("a", vec![]);
+    nodes.batch("b", vec![]);
+    nodes.wait(300);
+    assert_eq!(nodes.number("c"), 1);
+    assert_eq!(nodes.phases("abd"), [Phase::Starting; 3]);
+    assert_eq!(nodes.waits_for("d"), [(name(AGENT), Awaits::Settled)]);
+    for voter in ["a", "b", "d"] {
+        nodes.begin(voter);
+        nodes.settled(voter, false);
+    }
+    assert!(nodes.all_vote("abd"));
+    assert_eq!(nodes.waits_for("d"), [(name(AGENT), Awaits::Kept)]);
+    // M3: it cannot be changed again before.
+    nodes.wait(200);
+    assert_eq!(nodes.answers, []);
+    nodes.settled("a", true);
+    nodes.wait(200);
+    assert_eq!(nodes.answers, []);
+    nodes.settled("d", true);
+    assert_eq!(nodes.answer(), ChangeAnswer::Done(1));
+}
+
+/// M2: an agent that does not settle costs a lease.
+#[test]
+fn a_dead_agent_costs_a_lease() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.vote("ab");
+    nodes.ask_to_change("c", "abd");
+    nodes.batch("a", vec![]);
+    nodes.batch("b", vec![]);
+    nodes.wait(150);
+    assert_eq!(nodes.number("d"), 1);
+    nodes.wait(LEASE_MS - 200);
+    assert_eq!(nodes.phases("abd"), [Phase::Starting; 3]);
+    nodes.wait(300);
+    assert!(nodes.all_vote("abd"));
+}
+
+/// M2: a voter that restarts before it has voted in the view has forgotten the assertions of agents that had settled.
+#[test]
+fn a_voter_that_restarts_before_it_votes_waits_for_a_lease() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.loses = Some(|message| matches!(message, ViewMessage::Report(_)));
+    nodes.ask_to_change("a", "abd");
+    nodes.wait(200);
+    assert_eq!(
+        (nodes.number("d"), nodes.phases("d")),
+        (1, vec![Phase::Starting])
+    );
+    nodes.stop("d");
+    nodes.start_nodes("d", "abc");
+    nodes.loses = None;
+    nodes.wait(LEASE_MS - 50);
+    assert!(nodes.all_vote("ab"));
+    assert_eq!(nodes.phases("d"), [Phase::Starting]);
+    assert_eq!(nodes.waits_for("d"), [(name("d"), Awaits::Lease)]);
+    nodes.wait(200);
+    assert!(nodes.all_vote("d"));
+}
+
+/// M5: it could have voted for any request, and does not know.
+#[test]
+fn a_node_that_lost_its_file_reports_nothing() {
+    let mut nodes = Nodes::voting("abcde", "abc");
+    nodes.loses = Some(|message| matches!(message, ViewMessage::Report(_)));
+    nodes.ask_to_change("a", "de");
+    nodes.wait(200);
+    assert_eq!(nodes.number("b"), 1);
+    nodes.stop("b");
+    nodes.lose("c");
+    nodes.start_nodes("c", "abc");
+    nodes.loses = None;
+    nodes.wait(3000);
+    assert_eq!(nodes.number("c"), 1);
+    assert_eq!(nodes.phases("de"), [Phase::Starting; 2]);
+    assert_eq!(
+        nodes.waits_for("d"),
+        [(name("b"), Awaits::Report), (name("c"), Awaits::Report)]
+    );
+    nodes.start_nodes("b", "abc");
+    nodes.wait(2000);
+    assert!(nodes.all_vote("de"));
+}
+
+/// A member of the new list learns from one that votes when all of the old list are gone.
+#[test]
+fn a_late_member_learns_from_one_that_votes() {
+    let mut nodes = Nodes::voting("abcd", "a");
+    nodes.loses = Some(|message| matches!(message, ViewMessage::Accepted(_)));
+    nodes.ask_to_change("a", "bcd");
+    nodes.wait(100);
+    nodes.fill("d");
+    nodes.loses = None;
+    assert_eq!(nodes.answer(), ChangeAnswer::Done(1));
+    nodes.stop("a");
+    nodes.free("d");
+    nodes.wait(500);
+    assert!(nodes.all_vote("bcd"));
+}
+
+/// A restarted voter does not know which agents may count on its votes.
+#[test]
+fn a_voter_in_quarantine_reports_any_agent() {
+    let mut nodes = Nodes::voting("abc", "abc");
+    let reported = |nodes: &Nodes| nodes.voters[&name("a")].voter().unwrap().reported();
+    assert!(reported(&nodes).is_some());
+    nodes.stop("a");
+    nodes.start_nodes("a", "abc");
+    assert_eq!(reported(&nodes), None);
+    nodes.wait(2000);
+    assert!(reported(&nodes).is_some());
+}
+
+/// The initiator dies when its record is accepted: the others neither take it at once nor forget it.
+#[test]
+fn an_accepted_record_is_proposed_again() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.loses = Some(|message| matches!(message, ViewMessage::Accepted(_)));
+    nodes.ask_to_change("a", "bcd");
+    nodes.wait(100);
+    assert!(nodes.files[&name("b")].accepted.is_some());
+    nodes.stop("a");
+    nodes.loses = None;
+    nodes.wait(2 * LEASE_MS - 200);
+    assert_eq!(nodes.number("b"), 0);
+    nodes.wait(3000);
+    assert_eq!(nodes.number("b"), 1);
+    assert!(nodes.all_vote("bcd"));
+}
+
+/// Of two initiators one is answered that another change was made.
+#[test]
+fn two_initiators_make_one_view() {
+    let mut nodes = Nodes::voting("abcde", "abc");
+    let now = nodes.now;
+    for (node, to) in [("a", "abd"), ("b", "abe")] {
+        nodes
+            .voters
+            .get_mut(&name(node))
+            .unwrap()
+            .change(now, 1, list(to));
+    }
+    let answers = [nodes.answer(), nodes.answer()];
+    let is_done = |answer: &&ChangeAnswer| **answer == ChangeAnswer::Done(1);
+    let other = answers.iter().find(|answer| !is_done(answer));
+    assert_eq!(answers.iter().filter(is_done).count(), 1, "{answers:?}");
+    assert!(matches!(other, Some(ChangeAnswer::Changing(record)) if record.id.number == 1));
+}
+
+/// M4: a member whose disk is full takes no part, and says why.
+#[test]
+fn a_full_disk_is_no_obstacle_for_a_member_that_stays() {
+    let mut nodes = Nodes::voting("abcde", "abc");
+    nodes.fill("c");
+    assert_eq!(nodes.change("a", "abcd"), ChangeAnswer::Done(1));
+    assert_eq!(
+        nodes.phases("abcd"),
+        [Phase::Voting, Phase::Voting, Phase::Starting, Phase::Voting]
+    );
+    // A new member must be able to store what it promises.
+    nodes.fill("e");
+    for node in ["c", "e"] {
+        let voter = nodes.voters.get_mut(&name(node)).unwrap();
+        voter.not_stored("no space left");
+    }
+    let why = Why::StateFile("no space left".into());
+    assert_eq!(
+        nodes.change("a", "abde"),
+        ChangeAnswer::NotReady(vec![(name("e"), why)])
+    );
+    nodes.free("c");
+    nodes.wait(500);
+    assert!(nodes.all_vote("abcd"));
+}
+
+/// None of a reset votes before all have stored that they leave the old cluster.
+#[test]
+fn a_reset_waits_for_the_disks_of_all() {
+    let mut nodes = Nodes::voting("abcde", "abcde");
+    nodes.stop("de");
+    nodes.fill("c");
+    assert!(matches!(nodes.reset("a", "abc"), ChangeAnswer::Starting(_)));
+    assert!(!nodes.phases("abc").contains(&Phase::Voting));
+    assert_eq!(nodes.waits_for("a"), [(name("c"), Awaits::Accepted)]);
+    nodes.free("c");
+    nodes.wait(LEASE_MS - 200);
+    assert!(!nodes.phases("abc").contains(&Phase::Voting));
+    nodes.wait(500);
+    assert!(nodes.all_vote("abc"));
+}
+
+/// The answer names a node with another lease, and one of another cluster.
+#[test]
+fn nodes_that_cannot_be_members_are_named() {
+    let mut nodes = Nodes::voting("ab", "ab");
+    nodes.start_nodes("c", "c");
+    nodes.wait(2000);
+    let cluster = nodes.record("c").unwrap().id.cluster;
+    let other = ChangeAnswer::NotReady(vec![(name("c"), Why::OtherCluster(cluster))]);
+    assert_eq!(nodes.change("a", "abc"), other);
+    assert_eq!(nodes.number("a"), 0);
 }

@@ -37,13 +37,7 @@ impl Locks {
                     set.is_some_and(|set| set.is_notified),
                 ),
             };
-            let by_votes = self.lease.until(standing.votes(), standing.quorum());
-            let ignores_end = self.bugs.have(ProtocolBug::DeadlineOfUnasked) && before.is_some();
-            let is_anew = self.bugs.have(ProtocolBug::DeadlineAnew) && before.is_none();
-            let deadline = match ignores_end || is_anew {
-                true => self.lease.held_until(standing).max(by_votes),
-                false => self.lease.held_until(standing),
-            };
+            let deadline = self.lease.held_until(standing);
             standing.adopt(deadline, quorum);
             lock.asked = MemberSet::EMPTY;
             transition.insert(*token, deadline, before, is_notified);
@@ -86,10 +80,7 @@ impl Locks {
 
     /// Moves the kept locks with a quorum of live votes. Returns those whose holders must be notified.
     pub(in super::super) fn move_kept(&mut self, now: Time) -> Vec<Token> {
-        let kept = match self.bugs.have(ProtocolBug::NewVotesCount) {
-            true => self.transition.tokens().collect(),
-            false => self.transition.kept().collect(),
-        };
+        let kept = self.transition.kept().collect();
         self.move_those(kept, now)
     }
 
@@ -101,9 +92,7 @@ impl Locks {
     /// Moves a lock to the current list if it is kept, and a quorum of live votes is there. Returns whether the holder
     /// must be notified that the lock is at risk: the other holders with the same votes already were.
     pub(in super::super) fn move_lock(&mut self, token: Token, now: Time) -> bool {
-        let is_early =
-            self.bugs.have(ProtocolBug::NewVotesCount) && self.transition.contains(token);
-        if !self.transition.is_kept(token) && !is_early {
+        if !self.transition.is_kept(token) {
             return false;
         }
         let standing = &self.held[&token].standing;
@@ -121,7 +110,7 @@ impl Locks {
 
     /// Whether no lock is in transition.
     pub(in super::super) fn is_settled(&self) -> bool {
-        self.transition.is_empty() || self.bugs.have(ProtocolBug::KeptEarly)
+        self.transition.is_empty()
     }
 
     /// The voters of the list before whose votes would be kept if they were sealed now.
