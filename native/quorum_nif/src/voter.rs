@@ -14,9 +14,9 @@ use std::sync::Mutex;
 
 mod atoms {
     rustler::atoms! {
-        accept, answer, bad_frame, changing, client, down, error, kept, lease, lease_ms, lost, no_answer_of_agents, none,
-        not_known, not_ready, ok, other_cluster, other_list, running, seal, settle, start, starting, state_file, store, took,
-        unknown, voting,
+        accept, answer, bad_frame, changing, client, down, error, kept, lease, lease_ms, lost,
+        no_answer_of_agents, none, not_known, not_ready, ok, other_cluster, other_list, running, seal, settle,
+        start, starting, state_file, store, took, unknown, voting,
     }
 }
 

@@ -308,8 +308,10 @@ impl Nodes {
             // The first answer may wait for the disk.
             self.batch(&voter, vec![lock.clone()]);
             let verdict = self.batch(&voter, vec![lock.clone()]);
-            let is_yes = matches!(&verdict, Verdict::Done { replies, .. } if matches!(replies[..], [Reply::Yes { .. }]));
-            assert!(is_yes, "{voter}: {verdict:?}");
+            let Verdict::Done { replies, .. } = &verdict else {
+                panic!("{voter}: {verdict:?}")
+            };
+            assert!(matches!(replies[..], [Reply::Yes { .. }]), "{voter}");
         }
     }
 
