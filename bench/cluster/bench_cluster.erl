@@ -4,6 +4,7 @@
 %% The nodes that lock run loops from the same moment (bench_cluster_load). In each round the subjects take turns.
 %%   cluster   members of which all lock (`alone': only one of them); X is their number
 %%   clients   five members and X clients; either the members lock or the clients
+%%   changes   changes of X members (bench_cluster_changes)
 -module(bench_cluster).
 
 -export([program/1]).
@@ -20,17 +21,19 @@
 
 -spec program(ModeName :: string()) -> bench:program().
 program(ModeName) ->
-    Mode = #{shapes := Shapes} = mode(ModeName),
+    Mode = #{shapes := Shapes, changes_lease_ms := Lease_ms} = mode(ModeName),
     #{
         mode => Mode,
-        groups => [{title(Shape), fun(_) -> measure(Shape, Mode) end} || Shape <- Shapes],
+        groups => [{title(Shape), fun(_) -> measure(Shape, Mode) end} || Shape <- Shapes] ++
+            [{"changes of the members", fun(_) -> changes(Mode) end}],
         cases => [
             {cluster, "locks of clusters of X nodes"},
-            {clients, "five members and X clients"}
+            {clients, "five members and X clients"},
+            {changes, "changes of X members under load"}
         ],
-        variants => [?ALONE, ?OWN_1, ?OWN, ?OWN_50, ?READERS, ?ONE],
+        variants => [?ALONE, ?OWN_1, ?OWN, ?OWN_50, ?READERS, ?ONE | bench_cluster_changes:variants()],
         subjects => [ours, other, unlock, global],
-        targets => lists:append([targets(Nodes) || {Nodes, 0} <- Shapes]),
+        targets => lists:append([targets(Nodes) || {Nodes, 0} <- Shapes]) ++ bench_cluster_changes:targets(Lease_ms),
         facts => [{"nodes", lists:join(", ", [title(Shape) || Shape <- Shapes])}]
     }.
 
@@ -42,7 +45,9 @@ mode("full") ->
         sample_ms => 2000,
         warm_up_ms => 500,
         one_rounds => 2,
-        one_ms => 20_000
+        one_ms => 20_000,
+        changes_rounds => 3,
+        changes_lease_ms => 10_000
     };
 mode("quick") ->
     #{
@@ -51,7 +56,9 @@ mode("quick") ->
         sample_ms => 300,
         warm_up_ms => 200,
         one_rounds => 1,
-        one_ms => 2000
+        one_ms => 2000,
+        changes_rounds => 1,
+        changes_lease_ms => 1000
     }.
 
 title({Nodes, 0}) -> integer_to_list(Nodes) ++ " nodes";
@@ -66,6 +73,9 @@ measure({Members, Clients} = Shape, Mode) ->
     Loads = [bench_rounds:play(Rounds, Groups) || {Rounds, Groups} <- loads(Shape, Clusters, Mode)],
     _ = [test_nodes:stop(Node) || {_, Nodes, _} <- Clusters, Node <- Nodes],
     lists:foldl(fun bench_results:merge/2, #{}, Loads).
+
+changes(#{changes_rounds := Rounds} = Mode) ->
+    bench_rounds:play(Rounds, [[fun() -> bench_cluster_changes:samples(Mode) end]]).
 
 %% Another build is compared with this one, or `global' is.
 clusters(Count) ->
