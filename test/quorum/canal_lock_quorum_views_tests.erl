@@ -397,34 +397,28 @@ reset_refused([A, B, C] = Nodes) ->
 %%% Members that return
 
 fences_after(Few, All) ->
-    {Stay, Leave} = lists:split(Few, All),
-    ok = start_all(All, All),
-    Before = fences(hd(All)),
-    {ok, 1} = change(hd(All), Stay),
-    [ok = stop(Node) || Node <- Leave],
-    Between = fences(hd(Stay)),
-    are_higher(Between, Before),
-    %% With their files.
-    [start(Node, options(All)) || Node <- Leave],
-    {ok, 2} = change(hd(Stay), All),
-    ok = await_voting(All),
+    {_, _, Between} = returned(Few, All),
     are_higher(fences(lists:last(All)), Between).
 
 %% As many as the list tolerates are down then.
 fences_down(Few, All) ->
+    {Stay, Leave, Between} = returned(Few, All),
+    [ok = stop(Node) || Node <- Stay],
+    are_higher(fences(hd(Leave)), Between).
+
+%% Some leave, and are members again with their files. Returns the fences of those that stayed.
+returned(Few, All) ->
     {Stay, Leave} = lists:split(Few, All),
     ok = start_all(All, All),
     Before = fences(hd(All)),
     {ok, 1} = change(hd(All), Stay),
     [ok = stop(Node) || Node <- Leave],
     Between = fences(hd(Stay)),
+    are_higher(Between, Before),
     [start(Node, options(All)) || Node <- Leave],
     {ok, 2} = change(hd(Stay), All),
     ok = await_voting(All),
-    [ok = stop(Node) || Node <- Stay],
-    After = fences(hd(Leave)),
-    are_higher(Between, Before),
-    are_higher(After, Between).
+    {Stay, Leave, Between}.
 
 %% C is down while A and B lock. Later A and B are down.
 missed([A, B, C, D, E] = All) ->
