@@ -15,7 +15,7 @@
 //! | `learning.rs`, `sealing.rs` | reports of sealed voters, and what a voter of a new view learns from them |
 //! | `paxos.rs` | what this node has promised and accepted for the next view |
 //! | `change.rs`, `driving.rs` | a change that this node drives, from *ready* to *over* |
-//! | `reset.rs`, `resetting.rs` | a new cluster after too many members are lost |
+//! | `reset.rs` | a new cluster after too many members are lost |
 //! | `status.rs` | what it waits for |
 //! | `clients.rs` | the numbers of nodes |
 //!
@@ -36,7 +36,6 @@ mod learning;
 mod output;
 mod paxos;
 mod reset;
-mod resetting;
 mod sealing;
 mod start;
 mod starting;
@@ -58,7 +57,6 @@ use crate::voter::{Voter, VoterOutput, VoterSetup};
 use change::Change;
 use clients::Clients;
 use learning::Learning;
-use reset::Reset;
 use start::Start;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -118,7 +116,6 @@ pub struct NodeVoter {
     change: Option<Change>,
     /// When a lost member tries again.
     change_after: Time,
-    reset: Option<Reset>,
     /// Since when agents must have answered, by the question.
     asked: BTreeMap<NodeName, (u64, Time)>,
     trouble: Option<String>,
@@ -152,7 +149,6 @@ impl NodeVoter {
             accepted_at: None,
             change: None,
             change_after: now,
-            reset: None,
             asked: BTreeMap::new(),
             trouble: None,
             foreign: BTreeSet::new(),
@@ -261,8 +257,6 @@ impl NodeVoter {
     ) {
         match message {
             ViewMessage::Reset(record) => self.taken_by_reset(record),
-            ViewMessage::Census { nonce } => self.counted(from, nonce),
-            ViewMessage::Counted { nonce, id, fence } => self.census(from, nonce, id, fence),
             ViewMessage::Ask(role) => {
                 if let Some(record) = self.state.record.clone() {
                     self.post(from.clone(), role, ViewMessage::Record(record));
@@ -470,7 +464,6 @@ impl NodeVoter {
         self.tick_start();
         self.tick_learning();
         self.tick_change();
-        self.tick_reset();
         self.settle();
     }
 
@@ -485,9 +478,8 @@ impl NodeVoter {
         [
             stage,
             self.voter.as_ref().and_then(Voter::deadline),
-            self.change.as_ref().map(Change::deadline),
+            self.change.as_ref().map(|change| change.again),
             self.next_change(),
-            self.reset.as_ref().map(Reset::deadline),
         ]
         .into_iter()
         .flatten()

@@ -7,7 +7,7 @@
 //!   Ready                        -> Readiness              a change begins: can you be a member?
 //!   Prepare, Accept              -> Promise, Accepted      the members decide on one record (Paxos)
 //!   Fresh                       <-> Fresh                  a first start
-//!   Reset                        -> Accepted by Known      a new cluster, after too many members are lost
+//!   Reset                                                  a new cluster, after too many members are lost
 //! ```
 
 use crate::bounds;
@@ -33,7 +33,7 @@ pub enum ViewMessage {
     Learn(Record),
     /// What a member of the view before knew when it took the record, or what a member that votes knows.
     Report(Report),
-    /// Asks whether the receiver can be a member, and may vote on a change.
+    /// Asks whether the receiver can be a member, and may vote on a change; and which view it has.
     Ready {
         /// The answer repeats it.
         nonce: u64,
@@ -71,21 +71,7 @@ pub enum ViewMessage {
         /// The start of the receiver that this answers. 0: a question.
         answers: u64,
     },
-    /// Asks whether the receiver runs, and for its identity and highest fence, before a reset.
-    Census {
-        /// The answer repeats it.
-        nonce: u64,
-    },
-    /// The answer.
-    Counted {
-        /// The nonce of the question.
-        nonce: u64,
-        /// The identity of the sender.
-        id: Id,
-        /// No fence that it knows is higher.
-        fence: Fence,
-    },
-    /// The record of a new cluster, which the receiver takes. Answered by `Known`.
+    /// The record of a new cluster, which the receiver takes.
     Reset(Record),
 }
 
@@ -114,6 +100,8 @@ pub struct Readiness {
     pub lease_ms: u64,
     /// Whether it may promise: it votes in its view, and no lock of the view before needs it any more.
     pub is_over: bool,
+    /// No fence that it knows is higher.
+    pub fence: Fence,
     /// Why it cannot write its file, if so.
     #[serde(deserialize_with = "trouble")]
     pub trouble: Option<String>,

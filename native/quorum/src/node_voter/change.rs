@@ -7,6 +7,8 @@
 //!   over     a quorum of the new members votes, and no lock needs the old ones
 //! ```
 //!
+//! A reset has the first step and the last one only: see `reset.rs`.
+//!
 //! A node that has lost its file drives the same list with its new identity. A node that has accepted a record and
 //! hears of no decision drives that.
 
@@ -63,9 +65,11 @@ pub(super) enum Step {
 pub(super) struct Change {
     /// Of the caller, if there is one.
     pub(super) request: Option<u64>,
+    /// Whether it makes a new cluster.
+    pub(super) is_reset: bool,
     /// The new list, in ascending order. Empty: it only helps to decide what others have accepted.
     pub(super) names: Vec<NodeName>,
-    /// The view that it changes.
+    /// The view that it changes, or leaves.
     pub(super) base: Record,
     pub(super) step: Step,
     /// When the step began, and when the questions are repeated.
@@ -80,10 +84,6 @@ pub(super) struct Change {
 }
 
 impl Change {
-    pub(super) fn deadline(&self) -> Time {
-        self.again
-    }
-
     pub(super) fn begin(&mut self, step: Step, now: Time) {
         (self.step, self.since, self.again) = (step, now, now);
         self.answers.clear();

@@ -19,12 +19,8 @@ impl NodeVoter {
             let answer = ChangeAnswer::NotReady(unheard.collect());
             return self.out.push(NodeVoterOutput::Answer(request, answer));
         };
-        if self
-            .change
-            .as_ref()
-            .is_some_and(|change| change.request.is_some())
-            || self.reset.is_some()
-        {
+        let is_open = |change: &Change| change.request.is_some();
+        if self.change.as_ref().is_some_and(is_open) {
             let answer = ChangeAnswer::Changing(record);
             return self.out.push(NodeVoterOutput::Answer(request, answer));
         }
@@ -33,7 +29,7 @@ impl NodeVoter {
         self.settle();
     }
 
-    fn drive(&mut self, request: Option<u64>, names: Vec<NodeName>, base: Record) {
+    pub(super) fn drive(&mut self, request: Option<u64>, names: Vec<NodeName>, base: Record) {
         let step = match names.is_empty() {
             true => Step::Prepare {
                 promises: BTreeMap::new(),
@@ -46,6 +42,7 @@ impl NodeVoter {
         };
         self.change = Some(Change {
             request,
+            is_reset: false,
             names,
             base,
             step,
@@ -107,10 +104,8 @@ impl NodeVoter {
         let old = change.base.members.iter().map(|peer| peer.node.clone());
         match change.step {
             Step::Ready => {
-                let question = ViewMessage::Ready {
-                    nonce,
-                    agents: true,
-                };
+                let agents = !change.is_reset;
+                let question = ViewMessage::Ready { nonce, agents };
                 let all: BTreeSet<NodeName> = old.chain(change.names).collect();
                 self.post_all(all, question);
             }
@@ -124,12 +119,14 @@ impl NodeVoter {
                 self.post_all(silent, ViewMessage::Accept(ballot, record));
             }
             Step::Over => {
-                let question = ViewMessage::Ready {
-                    nonce,
-                    agents: false,
+                let agents = false;
+                let question = ViewMessage::Ready { nonce, agents };
+                let record = match change.is_reset {
+                    true => self.post_reset(),
+                    false => self.state.record.clone(),
                 };
-                let record = self.state.record.clone().expect("it is decided");
-                self.post_all(record.members.into_iter().map(|peer| peer.node), question);
+                let members = record.expect("it is decided").members;
+                self.post_all(members.into_iter().map(|peer| peer.node), question);
             }
         }
     }
@@ -149,11 +146,13 @@ impl NodeVoter {
         }
         silent.sort_unstable();
         silent.truncate(crate::members::MAX_MEMBERS);
+        let highest = self.voter.as_ref().map(|voter| voter.highest());
         let readiness = Readiness {
             nonce,
             id: self.state.id,
             lease_ms: self.setup.lease_ms,
             is_over: self.is_over(),
+            fence: self.state.mark.max(highest.unwrap_or_default()),
             trouble: self.trouble.clone(),
             silent,
         };
@@ -170,7 +169,6 @@ impl NodeVoter {
         if !theirs.is_foreign(ours) && theirs != ours {
             self.other_number(from, theirs, Role::Voter);
         }
-        self.readiness_of_reset(from, theirs, &readiness);
         let Some(change) = self
             .change
             .as_mut()
@@ -263,6 +261,9 @@ impl NodeVoter {
         let all = old
             .chain(&change.names)
             .all(|node| change.answers.contains_key(node));
+        if change.is_reset {
+            return self.decide_reset();
+        }
         if !all && self.now < change.since + 2 * REPEAT {
             return false;
         }
@@ -400,11 +401,20 @@ impl NodeVoter {
         let (Some(change), Some(record)) = (&self.change, &self.state.record) else {
             return;
         };
-        let is_over = |peer: &Peer| {
-            let answer = change.answers.get(&peer.node);
-            answer.is_some_and(|(view, of)| *view == record.id && of.id == peer.id && of.is_over)
+        let has_taken = |peer: &Peer| {
+            let answer = change.answers.get(&peer.node).map(|(view, of)| (of, *view));
+            answer.filter(|(of, view)| *view == record.id && of.id == peer.id)
         };
-        if Record::is_quorum(&record.members, is_over) {
+        let is_over = |peer: &Peer| has_taken(peer).is_some_and(|(of, _)| of.is_over);
+        let enough = match change.is_reset {
+            // Its own node has taken the record, too.
+            true => {
+                change.wanted.as_ref() == Some(record)
+                    && record.members.iter().all(|peer| has_taken(peer).is_some())
+            }
+            false => Record::is_quorum(&record.members, is_over),
+        };
+        if enough {
             self.finish(ChangeAnswer::Done(record.id.number));
         }
     }
@@ -415,10 +425,11 @@ impl NodeVoter {
             return;
         };
         let answer = match (&change.step, &change.proposed) {
-            (Step::Over, _) => match &self.state.record {
+            (Step::Over, _) => match change.wanted.as_ref().or(self.state.record.as_ref()) {
                 Some(record) => ChangeAnswer::Starting(record.clone()),
                 None => return,
             },
+            (Step::Ready, _) if change.is_reset => ChangeAnswer::NotReady(change.unready()),
             // It was proposed with this ballot, or with an earlier one.
             (_, Some(record)) => ChangeAnswer::Unknown(record.clone()),
             (Step::Prepare { promises }, None) => {
@@ -435,7 +446,7 @@ impl NodeVoter {
         self.finish(answer);
     }
 
-    fn finish(&mut self, answer: ChangeAnswer) {
+    pub(super) fn finish(&mut self, answer: ChangeAnswer) {
         self.change_after = self.now + self.random_wait();
         let request = self.change.take().and_then(|change| change.request);
         self.out

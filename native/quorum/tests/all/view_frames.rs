@@ -70,12 +70,13 @@ fn report() -> impl Strategy<Value = Report> {
 
 fn readiness() -> impl Strategy<Value = Readiness> {
     let head = (any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>());
-    (head, option::of("[a-z ]{0,20}"), nodes()).prop_map(
-        |((nonce, id, lease_ms, is_over), trouble, silent)| Readiness {
+    (head, fence(), option::of("[a-z ]{0,20}"), nodes()).prop_map(
+        |((nonce, id, lease_ms, is_over), fence, trouble, silent)| Readiness {
             nonce,
             id: Id(id),
             lease_ms,
             is_over,
+            fence,
             trouble,
             silent,
         },
@@ -115,12 +116,6 @@ fn message() -> impl Strategy<Value = ViewMessage> {
             lease_ms,
             start,
             answers,
-        }),
-        any::<u64>().prop_map(|nonce| ViewMessage::Census { nonce }),
-        (any::<u64>(), any::<u64>(), fence()).prop_map(|(nonce, id, fence)| ViewMessage::Counted {
-            nonce,
-            id: Id(id),
-            fence,
         }),
         record().prop_map(ViewMessage::Reset),
     ]
