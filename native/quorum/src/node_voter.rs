@@ -67,12 +67,17 @@ const REPEAT: Duration = Duration::from_millis(100);
 /// So many batches that come before the voter are kept. The agents repeat the others.
 const MAX_EARLY: usize = 1024;
 
-/// What a write contained, as far as the voter waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Written {
-    number: u64,
-    mark: Fence,
-    guests: bool,
+/// What waits for a write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum After {
+    /// The voter hears what is stored.
+    Written { mark: Fence, guests: bool },
+    /// A message shows it.
+    Post(Post),
+    /// The life or the record is stored: see [`NodeVoter::begin`].
+    Begin,
+    /// The voter votes.
+    Vote(Fence),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,8 +86,8 @@ enum Stage {
     Starting(Start),
     /// The record does not have this identity.
     Outside,
-    /// The record has this node, and this write is not complete.
-    Storing { number: u64, begins: bool },
+    /// The record has this node, and is not stored.
+    Storing,
     /// There is a voter. It learns, or has learned.
     Member(Option<Learning>),
 }
@@ -99,16 +104,12 @@ pub struct NodeVoter {
     requested: u64,
     stored: u64,
     shown: u64,
-    written: VecDeque<Written>,
-    /// Messages that wait for a write.
-    waiting: VecDeque<(u64, Post)>,
+    after: VecDeque<(u64, After)>,
     stage: Stage,
     voter: Option<Voter>,
     /// Whether the node had this view when it started.
     has_restarted: bool,
     clients: Clients,
-    /// The write after which the voter votes.
-    votes_after: Option<Written>,
     /// What it knew of the view before this one when it took the record.
     report: Option<Report>,
     /// When it accepted a record that is not decided, as far as it knows.
@@ -138,13 +139,11 @@ impl NodeVoter {
             requested: 0,
             stored: 0,
             shown: 0,
-            written: VecDeque::new(),
-            waiting: VecDeque::new(),
+            after: VecDeque::new(),
             stage: Stage::Outside,
             voter: None,
             has_restarted: true,
             clients: Clients::default(),
-            votes_after: None,
             report: None,
             accepted_at: None,
             change: None,
@@ -169,6 +168,7 @@ impl NodeVoter {
         if self.state.record.is_none() {
             self.stage = Stage::Starting(Start::new(self.draw(), self.now));
             self.store_shown();
+            self.later(After::Begin);
         } else {
             self.enter();
         }
@@ -177,15 +177,12 @@ impl NodeVoter {
 
     /// The record is new, or this life is.
     fn enter(&mut self) {
-        let begins = !self.state.has_voted;
         self.store_shown();
         self.stage = match self.is_member() {
-            true => Stage::Storing {
-                number: self.requested,
-                begins,
-            },
+            true => Stage::Storing,
             false => Stage::Outside,
         };
+        self.later(After::Begin);
         if let Some(record) = self.state.record.clone() {
             let own = self.setup.node.clone();
             self.post(own, Role::Agent, ViewMessage::Record(record));
@@ -318,9 +315,8 @@ impl NodeVoter {
         self.voter = None;
         self.has_restarted = false;
         self.clients = Clients::default();
-        self.votes_after = None;
         self.asked.clear();
-        self.waiting.clear();
+        self.after.clear();
         if let (true, Some(place)) = (
             self.has(ProtocolBug::LostIsOld),
             record.place(&self.setup.node),
@@ -367,39 +363,31 @@ impl NodeVoter {
         self.now = self.now.max(now);
         self.trouble = None;
         self.stored = self.stored.max(number);
-        while let Some(written) = self
-            .written
-            .front()
-            .copied()
-            .filter(|of| of.number <= number)
-        {
-            self.written.pop_front();
-            if let Some(voter) = &mut self.voter {
-                voter.stored(self.now, written.mark);
-                if written.guests {
+        while self.after.front().is_some_and(|(at, _)| *at <= number) {
+            let after = self.after.pop_front().map(|(_, after)| after);
+            after.into_iter().for_each(|after| self.written(after));
+        }
+        self.settle();
+    }
+
+    fn written(&mut self, after: After) {
+        match (after, &mut self.voter) {
+            (After::Written { mark, guests }, Some(voter)) => {
+                voter.stored(self.now, mark);
+                if guests {
                     voter.guests_stored(self.now);
                 }
             }
+            (After::Vote(mark), Some(voter)) => voter.begin_voting(self.now, mark),
+            (After::Post(post), _) => self.out.push(NodeVoterOutput::Post(post)),
+            (After::Begin, _) => self.begin(),
+            (After::Written { .. } | After::Vote(_), None) => {}
         }
-        while self.waiting.front().is_some_and(|(at, _)| *at <= number) {
-            let post = self
-                .waiting
-                .pop_front()
-                .map(|(_, post)| NodeVoterOutput::Post(post));
-            self.out.extend(post);
-        }
-        match self.stage {
-            Stage::Storing { number, begins } if number <= self.stored => self.begin(begins),
-            // The identity is stored: others may hear it.
-            Stage::Starting(ref mut start) => start.again = self.now,
-            _ => {}
-        }
-        let done = self.votes_after.filter(|after| after.number <= self.stored);
-        if let (Some(written), Some(voter)) = (done, &mut self.voter) {
-            self.votes_after = None;
-            voter.begin_voting(self.now, written.mark);
-        }
-        self.settle();
+    }
+
+    /// Continues when this write is complete.
+    fn later(&mut self, after: After) {
+        self.after.push_back((self.requested, after));
     }
 
     /// The last write failed. It is tried again.
@@ -409,14 +397,16 @@ impl NodeVoter {
         self.trouble = Some(why[..end.unwrap_or_default()].to_owned());
     }
 
-    /// The record is stored: the voter of the view begins, or a voter after a restart.
-    fn begin(&mut self, begins: bool) {
-        let Some(record) = self.state.record.clone() else {
-            return;
+    /// The record is stored: the voter of the view begins, or a voter after a restart. Or the identity is stored, and
+    /// others may hear it.
+    fn begin(&mut self) {
+        let record = match (&mut self.stage, &self.state.record) {
+            (Stage::Storing, Some(record)) => record.clone(),
+            (Stage::Starting(start), _) => return start.again = self.now,
+            _ => return,
         };
-        let Some(me) = record.place(&self.setup.node) else {
-            return;
-        };
+        let me = record.place(&self.setup.node).expect("it is a member");
+        let begins = !self.state.has_voted;
         let lifetime = Lifetime::new(self.state.life, self.draw() as u32);
         let setup = VoterSetup {
             members: record.list(),
@@ -473,7 +463,7 @@ impl NodeVoter {
         let stage = match &self.stage {
             Stage::Starting(start) => Some(start.again),
             Stage::Member(learning) => learning.as_ref().map(|learning| learning.again),
-            Stage::Storing { .. } | Stage::Outside => None,
+            Stage::Storing | Stage::Outside => None,
         };
         [
             stage,
@@ -568,7 +558,7 @@ impl NodeVoter {
                 self.state.has_voted = true;
                 self.state.mark = self.state.mark.max(floor);
                 self.store_shown();
-                self.votes_after = self.written.back().copied();
+                self.later(After::Vote(self.state.mark));
             }
             VoterOutput::Superseded { seen } => {
                 // The file was not the last one of this node: the identity is lost.
@@ -581,6 +571,7 @@ impl NodeVoter {
                     ..State::new(self.setup.node.clone(), id)
                 };
                 self.report = None;
+                self.after.clear();
                 self.out.push(NodeVoterOutput::Lost);
                 self.begin_life();
             }
@@ -590,15 +581,11 @@ impl NodeVoter {
     /// Requests a write of the state.
     fn store(&mut self) {
         self.requested += 1;
-        let number = self.requested;
-        self.written.push_back(Written {
-            number,
-            mark: self.state.mark,
-            guests: self.state.guests,
-        });
+        let (mark, guests) = (self.state.mark, self.state.guests);
+        self.later(After::Written { mark, guests });
         if self.setup.durable {
             let state = Box::new(self.state.clone());
-            self.out.push(NodeVoterOutput::Store(number, state));
+            self.out.push(NodeVoterOutput::Store(self.requested, state));
         }
     }
 
@@ -617,7 +604,7 @@ impl NodeVoter {
         let post = Post { to, role, envelope };
         match self.shown <= self.stored {
             true => self.out.push(NodeVoterOutput::Post(post)),
-            false => self.waiting.push_back((self.shown, post)),
+            false => self.later(After::Post(post)),
         }
     }
 
