@@ -10,7 +10,7 @@ use quorum::node_voter::{
 use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::view::{NodeName, Record, Role, ViewId};
+use quorum::view::{Ballot, NodeName, Record, Role, ViewId};
 use quorum::view_message::ViewMessage;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
@@ -38,6 +38,8 @@ struct Nodes {
     acks: BTreeMap<NodeName, Ack>,
     sessions: BTreeMap<NodeName, Session>,
     seq: u64,
+    /// What voters answered to its node, as if it had a voter.
+    heard: Vec<ViewMessage>,
 }
 
 fn name(node: &str) -> NodeName {
@@ -119,15 +121,18 @@ impl Nodes {
     fn settle(&mut self) {
         for _ in 0..100_000 {
             let names: Vec<NodeName> = self.voters.keys().cloned().collect();
+            let mut is_quiet = true;
             for node in names {
                 for output in self.voters.get_mut(&node).unwrap().outputs() {
                     self.output(&node, output);
+                    is_quiet = false;
                 }
             }
-            let Some((from, post)) = self.wire.pop_front() else {
-                return;
-            };
-            self.arrive(&from, post);
+            match self.wire.pop_front() {
+                Some((from, post)) => self.arrive(&from, post),
+                None if is_quiet => return,
+                None => {}
+            }
         }
         panic!("the nodes send messages for ever");
     }
@@ -142,6 +147,9 @@ impl Nodes {
             return;
         }
         match (post.role, post.envelope.content) {
+            (Role::Voter, Content::View(message)) if post.to == name(AGENT) => {
+                self.heard.push(message);
+            }
             (Role::Voter, content) => {
                 let envelope = Envelope {
                     view: post.envelope.view,
@@ -315,6 +323,19 @@ impl Nodes {
         }
     }
 
+    /// A voter receives a message of its own view. Returns what it answers.
+    fn tell(&mut self, to: &str, message: ViewMessage) -> Vec<ViewMessage> {
+        let now = self.now;
+        let voter = self.voters.get_mut(&name(to)).unwrap();
+        let envelope = Envelope {
+            view: voter.view(),
+            content: Content::View(message),
+        };
+        voter.receive(now, &name(AGENT), envelope);
+        self.settle();
+        std::mem::take(&mut self.heard)
+    }
+
     fn settled(&mut self, at: &str, kept: bool) {
         self.batch(at, vec![Op::Settled { kept }]);
     }
@@ -457,9 +478,16 @@ fn a_change_waits_for_the_agents_with_votes() {
     assert!(nodes.all_vote("abd"));
     assert_eq!(nodes.waits_for("d"), [(name(AGENT), Awaits::Kept)]);
     // M3: it cannot be changed again before.
+    let ballot = Ballot {
+        round: 9,
+        proposer: 9,
+    };
+    assert_eq!(nodes.tell("a", ViewMessage::Prepare(ballot)), []);
     nodes.wait(200);
     assert_eq!(nodes.answers, []);
     nodes.settled("a", true);
+    let answers = nodes.tell("a", ViewMessage::Prepare(ballot));
+    assert!(matches!(answers[..], [ViewMessage::Promise { .. }]));
     nodes.wait(200);
     assert_eq!(nodes.answers, []);
     nodes.settled("d", true);
@@ -572,6 +600,67 @@ fn an_accepted_record_is_proposed_again() {
     nodes.wait(3000);
     assert_eq!(nodes.number("b"), 1);
     assert!(nodes.all_vote("bcd"));
+}
+
+/// It answers no lower ballot, and accepts only what follows its record.
+#[test]
+fn a_member_keeps_its_promise() {
+    let mut nodes = Nodes::voting("abc", "abc");
+    let ballot = |round| Ballot { round, proposer: 7 };
+    let record = nodes.record("a").unwrap().clone();
+    let next = record.next(record.members[1..].to_vec());
+    let promised = ViewMessage::Promise {
+        ballot: ballot(5),
+        accepted: None,
+    };
+    let refused = ViewMessage::Refused(ballot(5));
+    let accept = |round, record: &Record| ViewMessage::Accept(ballot(round), record.clone());
+    let steps = [
+        (ViewMessage::Prepare(ballot(5)), vec![promised]),
+        (ViewMessage::Prepare(ballot(4)), vec![refused.clone()]),
+        (accept(4, &next), vec![refused]),
+        (accept(5, &next.next(next.members.clone())), vec![]),
+        (accept(5, &next), vec![ViewMessage::Accepted(ballot(5))]),
+    ];
+    for (message, answer) in steps {
+        assert_eq!(nodes.tell("a", message.clone()), answer, "{message:?}");
+    }
+    let accepted = nodes.files[&name("a")].accepted.clone();
+    assert_eq!(accepted, Some((ballot(5), next)));
+}
+
+/// A client may have got votes of the view before here, so a restart in the new one waits for a lease.
+#[test]
+fn a_new_view_may_have_guests() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    let guests = |nodes: &Nodes| nodes.files[&name("a")].guests;
+    assert!(!guests(&nodes));
+    assert_eq!(nodes.change("a", "abd"), ChangeAnswer::Done(1));
+    assert!(guests(&nodes));
+    nodes.wait(2 * LEASE_MS);
+    assert!(!guests(&nodes));
+}
+
+/// The file of an identity that is lost comes back, from a backup: it knows an older floor than the lost one.
+#[test]
+fn a_restored_file_of_a_lost_member_does_not_count() {
+    let mut nodes = Nodes::voting("abc", "abc");
+    let backup = nodes.files[&name("c")].clone();
+    nodes.lose("c");
+    nodes.loses = Some(|message| matches!(message, ViewMessage::Report(_)));
+    nodes.start_nodes("c", "abc");
+    nodes.wait(2000);
+    assert_eq!((nodes.number("a"), nodes.number("c")), (1, 1));
+    nodes.stop("bc");
+    nodes.files.insert(name("c"), backup);
+    nodes.start_nodes("c", "abc");
+    nodes.loses = None;
+    nodes.wait(3 * LEASE_MS);
+    assert_eq!(nodes.number("c"), 1);
+    assert_eq!(nodes.phases("a"), [Phase::Starting]);
+    nodes.start_nodes("b", "abc");
+    nodes.wait(2 * LEASE_MS);
+    assert!(nodes.all_vote("ab"));
 }
 
 /// Of two initiators one is answered that another change was made.
