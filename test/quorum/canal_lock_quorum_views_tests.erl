@@ -41,14 +41,16 @@ returning_test_() ->
     [
         {lists:concat([All, " members, ", Stay, ", and ", All, " again"]),
             tests(All, [
-                {"fences grow", fun(Nodes) -> fences_after(Stay, Nodes) end}
+                {"fences grow", fun(Nodes) -> fences_after(Stay, stopped, Nodes) end}
             ])}
-     || {All, Stay} <- [{5, 3}, {4, 1}, {5, 2}, {3, 1}]
+     || {All, Stay} <- [{8, 5}, {5, 3}, {4, 1}, {5, 2}, {3, 1}]
     ] ++ [
         tests(5, [
             {"those that return have the fences of those that stayed and are down then, 5 and 2",
                 fun(Nodes) -> fences_down(2, Nodes) end},
             {"a member that missed the locks has their fences, 5 and 3", fun missed/1},
+            {"fences grow, also if those that left go on as clients", fun(Nodes) -> fences_after(3, clients, Nodes) end},
+            {"and if they return without their files", fun(Nodes) -> fences_after(3, without_files, Nodes) end},
             {"with one member in both lists, those of the old list get nothing", fun overlap_of_one/1},
             {"a client keeps its lock while members that left earlier return", fun client_overlap/1}
         ]),
@@ -396,26 +398,27 @@ reset_refused([A, B, C] = Nodes) ->
 
 %%% Members that return
 
-fences_after(Few, All) ->
-    {_, _, Between} = returned(Few, All),
+fences_after(Few, Left, All) ->
+    {_, _, Between} = returned(Few, Left, All),
     are_higher(fences(lists:last(All)), Between).
 
 %% As many as the list tolerates are down then.
 fences_down(Few, All) ->
-    {Stay, Leave, Between} = returned(Few, All),
+    {Stay, Leave, Between} = returned(Few, stopped, All),
     [ok = stop(Node) || Node <- Stay],
     are_higher(fences(hd(Leave)), Between).
 
-%% Some leave, and are members again with their files. Returns the fences of those that stayed.
-returned(Few, All) ->
+%% Some leave, and are members again. Returns the fences of those that stayed.
+returned(Few, Left, All) ->
     {Stay, Leave} = lists:split(Few, All),
     ok = start_all(All, All),
     Before = fences(hd(All)),
     {ok, 1} = change(hd(All), Stay),
-    [ok = stop(Node) || Node <- Leave],
+    _ = [ok = stop(Node) || Left =/= clients, Node <- Leave],
+    _ = [ok = lose_file(Node) || Left =:= without_files, Node <- Leave],
     Between = fences(hd(Stay)),
     are_higher(Between, Before),
-    [start(Node, options(All)) || Node <- Leave],
+    _ = [start(Node, options(All)) || Left =/= clients, Node <- Leave],
     {ok, 2} = change(hd(Stay), All),
     ok = await_voting(All),
     {Stay, Leave, Between}.
