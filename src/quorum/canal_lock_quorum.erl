@@ -159,8 +159,9 @@
 }.
 %% The members at a time, and the number of changes before. `phase': whether the voter of this node votes in it. Before
 %% that, `waiting_for' says what it waits for: that a node starts (`start'), that a member of the view before stores
-%% this one (`seal'), that an agent has asserted its locks (`settle'). While it votes: that no lock of an agent relies
-%% on the view before (`kept'); until then the members cannot be changed again.
+%% this one (`seal'), that a member stores the view of a reset (`accept'), that an agent has asserted its locks
+%% (`settle'), that a lease passes (`lease'). While it votes: that no lock of an agent relies on the view before
+%% (`kept'); until then the members cannot be changed again.
 
 -type view_record() :: #{number := non_neg_integer(), members := [node(), ...]}.
 %% A view.
