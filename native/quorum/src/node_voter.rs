@@ -86,8 +86,8 @@ enum Stage {
     Starting(Start),
     /// The record does not have this identity.
     Outside,
-    /// The record has this node, and is not stored.
-    Storing,
+    /// The record has this node, and is not stored. No fence above this one was given.
+    Storing(Fence),
     /// There is a voter. It learns, or has learned.
     Member(Option<Learning>),
 }
@@ -177,11 +177,12 @@ impl NodeVoter {
 
     /// The record is new, or this life is.
     fn enter(&mut self) {
-        self.store_shown();
         self.stage = match self.is_member() {
-            true => Stage::Storing,
+            true => Stage::Storing(self.state.mark),
             false => Stage::Outside,
         };
+        self.raise_mark(self.state.mark);
+        self.store_shown();
         self.later(After::Begin);
         if let Some(record) = self.state.record.clone() {
             let own = self.setup.node.clone();
@@ -400,8 +401,8 @@ impl NodeVoter {
     /// The record is stored: the voter of the view begins, or a voter after a restart. Or the identity is stored, and
     /// others may hear it.
     fn begin(&mut self) {
-        let record = match (&mut self.stage, &self.state.record) {
-            (Stage::Storing, Some(record)) => record.clone(),
+        let (mark, record) = match (&mut self.stage, &self.state.record) {
+            (Stage::Storing(mark), Some(record)) => (*mark, record.clone()),
             (Stage::Starting(start), _) => return start.again = self.now,
             _ => return,
         };
@@ -417,10 +418,12 @@ impl NodeVoter {
             quarantine: self.setup.rules.voter_lease,
             guests: self.state.guests && self.setup.clients,
             begins,
-            mark: self.state.mark,
+            mark,
             durable: self.setup.durable,
         };
-        self.voter = Some(Voter::new(setup, self.now));
+        let mut voter = Voter::new(setup, self.now);
+        voter.stored(self.now, self.state.mark);
+        self.voter = Some(voter);
         for (node, (view, batch)) in std::mem::take(&mut self.early) {
             if view == record.id {
                 self.frame(&node, Frame::Batch(batch));
@@ -463,7 +466,7 @@ impl NodeVoter {
         let stage = match &self.stage {
             Stage::Starting(start) => Some(start.again),
             Stage::Member(learning) => learning.as_ref().map(|learning| learning.again),
-            Stage::Storing | Stage::Outside => None,
+            Stage::Storing(_) | Stage::Outside => None,
         };
         [
             stage,
@@ -556,7 +559,7 @@ impl NodeVoter {
             VoterOutput::Ready => {
                 let floor = self.voter.as_ref().map(Voter::highest).unwrap_or_default();
                 self.state.has_voted = true;
-                self.state.mark = self.state.mark.max(floor);
+                self.raise_mark(floor);
                 self.store_shown();
                 self.later(After::Vote(self.state.mark));
             }
@@ -576,6 +579,13 @@ impl NodeVoter {
                 self.begin_life();
             }
         }
+    }
+
+    /// The next write covers a block of fences above `floor`: no grant waits for another one.
+    fn raise_mark(&mut self, floor: Fence) {
+        let mark = floor.0.saturating_add(self.setup.rules.fence_block);
+        let mark = Fence(mark.min(crate::bounds::MAX_FENCE));
+        self.state.mark = self.state.mark.max(mark);
     }
 
     /// Requests a write of the state.

@@ -28,7 +28,7 @@ impl NodeVoter {
             return all(self.unheard(), Awaits::Start);
         };
         match (stage, &self.voter) {
-            (Stage::Storing, _) => vec![(self.setup.node.clone(), Awaits::Report)],
+            (Stage::Storing(_), _) => vec![(self.setup.node.clone(), Awaits::Report)],
             (Stage::Member(Some(learning)), _) => {
                 let what = match record.before.is_empty() {
                     true => Awaits::Accepted,

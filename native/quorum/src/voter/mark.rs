@@ -37,5 +37,6 @@ impl Mark {
 
     pub(super) fn stored(&mut self, mark: Fence) {
         self.stored = self.stored.max(mark);
+        self.storing = self.storing.max(mark);
     }
 }

@@ -313,7 +313,7 @@ impl Nodes {
         for voter in voters.chars() {
             let voter = voter.to_string();
             self.begin(&voter);
-            // The first answer may wait for the disk.
+            // The first answer waits for the disk: the agent is a guest.
             self.batch(&voter, vec![lock.clone()]);
             let verdict = self.batch(&voter, vec![lock.clone()]);
             let Verdict::Done { replies, .. } = &verdict else {
