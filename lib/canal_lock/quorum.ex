@@ -225,23 +225,23 @@ defmodule CanalLock.Quorum do
   defdelegate unlock_async(lock), to: :canal_lock_quorum
 
   @doc """
-  Makes `members` the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile; new locks
-  wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
+  Replaces the list of members: `members` are 1 to 16 nodes that run. Call it on any member. Held locks stay held. New
+  locks wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off during the change.
 
       iex> CanalLock.Quorum.change_members([node()])
       {:ok, 0}
 
-  Answers `{:ok, number}` when the new members are in charge: those that left may be stopped. Otherwise `{:error,
-  {:not_ready, [{node, why}]}}` if nothing was changed, `{:error, {:changing, record}}` if another change is not over,
-  and `{:error, {:unknown | :starting, record}}` if too few nodes answered in time.
+  Answers `{:ok, number}` when a quorum of the new members votes: nodes that left the list may be stopped then.
+  Answers `{:error, {:not_ready, [{node, why}]}}` if nothing was changed, `{:error, {:changing, record}}` if another
+  change is not over, and `{:error, {:unknown | :starting, record}}` if too few nodes answered in time.
   `:canal_lock_quorum.change_members/1` has the details.
   """
   @spec change_members([node, ...]) :: :canal_lock_quorum.change_answer()
   defdelegate change_members(members), to: :canal_lock_quorum
 
   @doc """
-  Makes a new cluster of `members`, this node among them, after more than half of the members were lost for ever. All
-  locks are lost. Members outside the list must never run again with their files:
+  Makes a new cluster of `members` after more than half of the old ones were lost permanently. This node must be in the
+  list. All locks are lost. Old members outside the list must never run again with their state files.
   `:canal_lock_quorum.reset_members/1` has the details.
   """
   @spec reset_members([node, ...]) :: :canal_lock_quorum.change_answer()

@@ -377,12 +377,13 @@ unlock_async_by_id(Id) ->
         exit:_ -> {error, not_held}
     end.
 
-%% @doc Makes `Members' the members: 1 to 16 nodes, which run. Call it on any member. Locks stay held meanwhile. New
-%% locks wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off meanwhile.
+%% @doc Replaces the list of members: `Members' are 1 to 16 nodes that run. Call it on any member. Held locks stay held.
+%% New locks wait for some round trips and writes to the disk, or for a lease if a node dies or is cut off during the
+%% change.
 %%
-%% Answers `{ok, Number}' when a quorum of the new members votes and no lock needs the old ones: those that left may be
-%% stopped for ever. They go on as clients until then and afterwards. The same members again: `{ok, Number}', when
-%% the last change is over. After two leases it gives up:
+%% Answers `{ok, Number}' when a quorum of the new members votes and no lock needs the old ones. Nodes that left the
+%% list may be stopped for ever then; until they are stopped, they are clients. If `Members' is the list already, it
+%% answers when the last change is over. After two leases it gives up:
 %%
 %% <ul>
 %% <li>`{error, {not_ready, [{Node, Why}]}}': nothing was changed; see {@type why()}.</li>
@@ -396,15 +397,15 @@ unlock_async_by_id(Id) ->
 change_members(Members) ->
     ?ANSWER_OR_EXIT([Members], ?STARTED(change(change, Members))).
 
-%% @doc Makes a new cluster of `Members' after more than half of the members were lost for ever. Call it on one of
-%% `Members', all of which must run. All locks are lost. Fences go on above those that the members know, and new locks
-%% wait for a lease.
+%% @doc Makes a new cluster of `Members' after more than half of the old ones were lost permanently. Call it on one of
+%% `Members', all of which must run. All locks are lost. New locks wait for a lease, and their fences are higher than
+%% all earlier ones.
 %%
-%% <em>Members outside the list must never run again with their files.</em> If a majority of them does, it is the old
-%% cluster, and two processes can hold a name.
+%% <em>Old members outside the list must never run again with their state files.</em> If more than half of the old ones
+%% do, they are the old cluster, and two processes can hold a name.
 %%
 %% Answers `{ok, 0}' when all of `Members' have taken it; `{error, {running, Nodes}}' if these members outside the list
-%% answer; `{error, {not_ready, [{Node, Why}]}}' if one of `Members' does not; `{error, {changing, Record}}' while
+%% answer; `{error, {not_ready, [{Node, Why}]}}' if some of `Members' cannot; `{error, {changing, Record}}' while
 %% another reset is made; and `{error, {starting, Record}}' if some have taken it and others do not answer: start these.
 %% Raises `badarg' if `Members' is no list of 1 to 16 nodes with this one, and as described for the module.
 -spec reset_members([node(), ...]) -> change_answer().

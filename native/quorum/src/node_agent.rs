@@ -70,7 +70,7 @@ pub struct NodeAgent {
     /// When these nodes were last asked for their record, or sent the agent's.
     asked: BTreeMap<NodeName, Time>,
     told: BTreeMap<NodeName, Time>,
-    /// When a member was last heard of, in the view or a later one.
+    /// When the last message of a member came, of this view or a later one.
     heard: Time,
     /// The nodes of other clusters.
     strangers: BTreeSet<NodeName>,
@@ -296,7 +296,7 @@ impl NodeAgent {
         }
         self.adopt(record, is_other);
         if !is_own {
-            // Its own voter may hear of it from nobody else.
+            // No other node may tell its own voter.
             let message = ViewMessage::Record(record.clone());
             self.post(self.setup.node.clone(), Content::View(message));
         }

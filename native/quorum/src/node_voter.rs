@@ -64,7 +64,7 @@ use std::time::Duration;
 /// How often unanswered questions about views are repeated. A change needs few of them.
 const REPEAT: Duration = Duration::from_millis(100);
 
-/// So many batches that come before the voter are kept. The agents repeat the others.
+/// The most batches that are kept for a voter that has not begun yet. Agents repeat batches that are not answered.
 const MAX_EARLY: usize = 1024;
 
 /// What waits for a write.
@@ -232,7 +232,8 @@ impl NodeVoter {
         }
     }
 
-    /// Whoever has a lower number gets the record, and whoever has a higher one is asked for it.
+    /// A message of a view with another number has come. Its sender gets the record if the number is lower. It is asked
+    /// for its record if the number is higher.
     fn other_number(&mut self, from: &NodeName, theirs: ViewId, role: Role) {
         match &self.state.record {
             Some(record) if theirs == ViewId::NONE || theirs.number < record.id.number => {

@@ -113,7 +113,7 @@ fn while_adopting(
     reader.join().unwrap();
 }
 
-/// L4: there is no moment at which neither the votes of the list before nor the deadline hold it.
+/// L4: at each moment the votes of the list before hold it, or the deadline does.
 #[test]
 fn l4_a_lock_is_held_while_its_agent_adopts_a_list() {
     loom::model(|| {

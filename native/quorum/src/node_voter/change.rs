@@ -9,8 +9,8 @@
 //!
 //! A reset has the first step and the last one only: see `reset.rs`.
 //!
-//! A node that has lost its file drives the same list with its new identity. A node that has accepted a record and
-//! hears of no decision drives that.
+//! A node that has lost its file drives a change to the same nodes, with its new identity. A node that has accepted a
+//! record, and has heard of no decision for two leases, drives the decision of that record.
 
 use crate::time::Time;
 use crate::view::{Ballot, NodeName, Record, ViewId};

@@ -320,7 +320,7 @@ impl NodeVoter {
             .max_by_key(|(ballot, _)| *ballot);
         let highest = highest.map(|(_, record)| record.clone());
         let Some(record) = highest.or_else(|| change.wanted.clone()) else {
-            // Nobody has accepted anything: there is nothing to help with.
+            // No member of the quorum has accepted a record: there is none to decide.
             self.change = None;
             self.accepted_at = None;
             return;

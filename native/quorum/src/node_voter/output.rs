@@ -85,6 +85,6 @@ pub struct ViewStatus {
     pub record: Option<Record>,
     /// Whether the voter of this node votes.
     pub phase: Phase,
-    /// Whom it waits for, and for what.
+    /// The nodes that it waits for, and what each must do.
     pub waits_for: Vec<(NodeName, Awaits)>,
 }
