@@ -442,6 +442,18 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
         ChangeAnswer::Running(vec![name("e")])
     );
     nodes.stop("cde");
+    nodes.fill("b");
+    let voter = nodes.voters.get_mut(&name("b")).unwrap();
+    voter.not_stored("no space left");
+    let unready = vec![
+        (name("b"), Why::StateFile("no space left".into())),
+        (name("c"), Why::Down),
+    ];
+    assert_eq!(nodes.reset("a", "abc"), ChangeAnswer::NotReady(unready));
+    assert!(nodes.record("a").unwrap().is_list(&list("abcde")));
+    nodes.free("b");
+    nodes.stop("b");
+    nodes.start_nodes("b", "abcde");
     assert_eq!(nodes.reset("a", "ab"), ChangeAnswer::Done(0));
     let record = nodes.record("a").unwrap().clone();
     assert!(record.fence > Fence(1 << 39) && record.is_list(&list("ab")));
