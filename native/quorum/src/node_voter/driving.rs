@@ -146,7 +146,8 @@ impl NodeVoter {
         }
         silent.sort_unstable();
         silent.truncate(crate::members::MAX_MEMBERS);
-        let highest = self.voter.as_ref().map(|voter| voter.highest());
+        let record = self.state.record.as_ref().map(|record| record.fence);
+        let highest = self.voter.as_ref().map(|voter| voter.highest()).max(record);
         let readiness = Readiness {
             nonce,
             id: self.state.id,
