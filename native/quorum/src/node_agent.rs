@@ -284,9 +284,13 @@ impl NodeAgent {
             Some(own) if own.id.cluster == record.id.cluster => {
                 (own.id.number < record.id.number, false)
             }
-            // Its own voter knows best, but only if it is one: a removed node keeps its last record.
-            Some(_) if is_own && record.place(from).is_some() => (true, true),
-            Some(_) => (self.is_client() && self.needs_record(), true),
+            // Its own voter knows best, but only if one of the records has it: a removed node keeps its last one.
+            Some(own) if is_own && own.place(from).or(record.place(from)).is_some() => (true, true),
+            // As a member, it learns from its own voter.
+            Some(_) => {
+                let is_member = record.place(&self.setup.node).is_some();
+                (self.is_client() && self.needs_record() && !is_member, true)
+            }
         };
         if !is_new {
             if is_other {

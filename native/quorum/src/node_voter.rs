@@ -613,7 +613,7 @@ impl NodeVoter {
             content: Content::View(message),
         };
         let post = Post { to, role, envelope };
-        match self.shown <= self.stored {
+        match self.shown <= self.stored || self.has(ProtocolBug::SealNotStored) {
             true => self.out.push(NodeVoterOutput::Post(post)),
             false => self.later(After::Post(post)),
         }

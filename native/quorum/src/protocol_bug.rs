@@ -52,8 +52,12 @@ pub enum ProtocolBug {
     VotesUnsettled,
     /// Sealed voters report no agents.
     NoReports,
+    /// A voter that restarted and is in quarantine reports the agents that it knows.
+    QuarantinedReports,
     /// Reports leave out agents whose votes are all provisional.
     ProvisionalUnreported,
+    /// Messages about views do not wait until what they show is stored.
+    SealNotStored,
     /// One report less than a quorum is enough to learn.
     OneSealTooFew,
     /// A node that has lost its file goes on under its old identity.
@@ -64,6 +68,14 @@ pub enum ProtocolBug {
     StayersLearnNothing,
     /// A member promises before it has voted in its view.
     PromiseBeforeVoted,
+    /// A record is taken when it is accepted, not when it is decided.
+    AcceptedIsDecided,
+    /// A voter does not learn from members of its own view.
+    NoLearningFromNew,
+    /// A change is done before the new members are over.
+    DoneBeforeKept,
+    /// After a reset, voters wait for no lease.
+    ResetNoQuarantine,
     /// All proposers use the same ballots.
     BallotReused,
     /// An agent settles at the voters of a new list without asserting its locks.

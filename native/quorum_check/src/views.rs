@@ -8,6 +8,7 @@
 //! | `machines.rs` | calls of the machines, and their outputs |
 //! | `faults.rs` | crashes, lost files, links that are cut |
 //! | `operator.rs` | changes of the members, and what their answers promise |
+//! | `resets.rs` | a majority is lost, and the operator resets to the survivors |
 //! | `records.rs` | what a history remembers |
 //! | `checks.rs` | one holder, growing fences, and progress when all faults are over |
 //!
@@ -20,6 +21,7 @@ mod machines;
 mod operator;
 pub mod plan;
 mod records;
+mod resets;
 mod world;
 
 pub use plan::{Options, Plan};

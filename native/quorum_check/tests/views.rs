@@ -16,6 +16,13 @@ fn search(options: &Options, histories: u64) -> Option<(u64, &'static str)> {
     seeds.find_map(|seed| Some((seed, run(seed, options).broken?.label)))
 }
 
+fn break_nothing(options: &Options, histories: u64) {
+    for seed in 0..histories * soak() {
+        let broken = run(seed, options).broken;
+        assert!(broken.is_none(), "seed {seed}: {broken:?}");
+    }
+}
+
 /// Q13, PR5: no two views grant one name, and all goes on when the faults are over.
 #[test]
 fn histories_with_faults_break_nothing() {
@@ -23,14 +30,18 @@ fn histories_with_faults_break_nothing() {
         calm: Some(false),
         ..Options::default()
     };
-    for seed in 0..1000 * soak() {
-        let outcome = run(seed, &options);
-        assert!(
-            outcome.broken.is_none(),
-            "seed {seed}: {:?}",
-            outcome.broken
-        );
-    }
+    break_nothing(&options, 1000);
+}
+
+#[test]
+fn faults_when_a_record_is_decided_break_nothing() {
+    break_nothing(&Options::default().sharp(), 500);
+}
+
+/// Q1, Q5, PR5: a new cluster of the survivors, while members of the old one return.
+#[test]
+fn resets_break_nothing() {
+    break_nothing(&Options::default().resets(), 600);
 }
 
 /// PR5: no lock is lost, and each change is done.
@@ -54,23 +65,24 @@ fn histories_without_faults_lose_nothing() {
 }
 
 /// The bug breaks one of these, in a history that breaks nothing without it.
-fn finds(bug: ProtocolBug, labels: &[&str], histories: u64) {
-    let found = search(&Options::default().bug(bug), histories);
+fn finds(options: &Options, bug: ProtocolBug, labels: &[&str], histories: u64) {
+    let found = search(&options.clone().bug(bug), histories);
     println!("{bug:?}: {found:?}");
     assert!(
         found.is_some_and(|(_, label)| labels.contains(&label)),
         "{bug:?}: {found:?}"
     );
-    let without = found.and_then(|(seed, _)| run(seed, &Options::default()).broken);
+    let without = found.and_then(|(seed, _)| run(seed, options).broken);
     assert!(without.is_none(), "{without:?}");
 }
 
 macro_rules! controls {
-    ($($(#[$attribute:meta])* $test:ident($bug:ident): $($label:ident)*;)*) => {$(
+    ($($(#[$attribute:meta])* $test:ident($bug:ident $(, $setting:ident)?): $($label:ident)*;)*) => {$(
         $(#[$attribute])*
         #[test]
         fn $test() {
-            finds($bug, &[$(stringify!($label)),*], 4000);
+            let options = Options::default()$(.$setting())?;
+            finds(&options, $bug, &[$(stringify!($label)),*], 4000);
         }
     )*};
 }
@@ -89,4 +101,10 @@ controls! {
     no_vote_is_kept(NoKept): PR5;
     unasked_votes_are_not_kept(UnaskedNotKept): PR5;
     leavers_are_not_asked(LeaversUnasked): PR5;
+    an_accepted_record_is_taken(AcceptedIsDecided): Record;
+    members_do_not_learn_from_their_own_view(NoLearningFromNew, contended): PR5;
+    a_change_is_done_too_early(DoneBeforeKept): PR5;
+    a_voter_in_quarantine_reports(QuarantinedReports, sharp): Q1;
+    after_a_reset_voters_wait_for_no_lease(ResetNoQuarantine, resets): Q1;
+    records_are_shown_before_they_are_stored(SealNotStored, resets): PR1 PR5 Q5;
 }

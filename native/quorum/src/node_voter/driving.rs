@@ -146,7 +146,8 @@ impl NodeVoter {
         }
         silent.sort_unstable();
         silent.truncate(crate::members::MAX_MEMBERS);
-        let highest = self.voter.as_ref().map(|voter| voter.highest());
+        let record = self.state.record.as_ref().map(|record| record.fence);
+        let highest = self.voter.as_ref().map(|voter| voter.highest()).max(record);
         let readiness = Readiness {
             nonce,
             id: self.state.id,
@@ -405,7 +406,8 @@ impl NodeVoter {
             let answer = change.answers.get(&peer.node).map(|(view, of)| (of, *view));
             answer.filter(|(of, view)| *view == record.id && of.id == peer.id)
         };
-        let is_over = |peer: &Peer| has_taken(peer).is_some_and(|(of, _)| of.is_over);
+        let is_early = self.has(ProtocolBug::DoneBeforeKept);
+        let is_over = |peer: &Peer| has_taken(peer).is_some_and(|(of, _)| of.is_over || is_early);
         let enough = match change.is_reset {
             // Its own node has taken the record, too.
             true => {

@@ -56,12 +56,16 @@ impl Learning {
         };
         let votes =
             |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
-        if let Some((_, report)) = self.reports.iter().find(votes) {
+        let voting = self.reports.iter().find(votes);
+        if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
             return Some(joined([report]));
         }
         if record.before.is_empty() {
             let all = record.members.iter().all(|of| by(of).is_some());
-            return all.then_some((record.fence, None));
+            let agents = bugs
+                .have(ProtocolBug::ResetNoQuarantine)
+                .then(BTreeSet::new);
+            return all.then_some((record.fence, agents));
         }
         // An identity whose node is in the list with another one is lost: its file may be another one by now.
         let counts = |of: &&Peer| {

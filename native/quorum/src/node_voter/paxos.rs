@@ -44,10 +44,13 @@ impl NodeVoter {
             return self.refuse(from);
         }
         self.promise(ballot);
-        self.state.accepted = Some((ballot, record));
+        self.state.accepted = Some((ballot, record.clone()));
         self.accepted_at = Some(self.now);
         self.store_shown();
         self.post(from.clone(), Role::Voter, ViewMessage::Accepted(ballot));
+        if self.has(ProtocolBug::AcceptedIsDecided) {
+            self.replace(&record);
+        }
     }
 
     fn promise(&mut self, ballot: Ballot) {

@@ -106,10 +106,10 @@ impl NodeVoter {
         Some(record)
     }
 
-    /// A node of the list takes the new view, whatever it had.
+    /// A node of the list takes the new view, whatever it had. A late message of an earlier reset has a lower fence.
     pub(super) fn taken_by_reset(&mut self, record: Record) {
-        let is_new = self.view().cluster != record.id.cluster;
-        if is_new && record.has(&self.own()) && record.fence > Fence::default() {
+        let own = self.state.record.as_ref().map(|own| own.fence);
+        if record.has(&self.own()) && record.fence > own.unwrap_or_default() {
             self.state.mark = self.state.mark.max(record.fence);
             self.replace(&record);
         }

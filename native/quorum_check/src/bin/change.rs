@@ -15,6 +15,8 @@ fn main() -> ExitCode {
             "--histories" => histories = number(arguments.next()).unwrap_or(1),
             "--calm" => options.calm = Some(true),
             "--contended" => options = options.contended(),
+            "--resets" => options = options.resets(),
+            "--sharp" => options = options.sharp(),
             "--trace" => options.trace = true,
             other => {
                 eprintln!("unknown argument {other}");

@@ -127,7 +127,10 @@ impl World {
     /// Two decisions about one number.
     pub fn check_record(&mut self, record: &Record) {
         let is_first = !self.checks.records.contains_key(&record.id);
-        if is_first && record.id.number > 0 {
+        if !self.checks.clusters.contains(&record.id.cluster) {
+            self.checks.clusters.push(record.id.cluster);
+        }
+        if is_first && (record.id.number > 0 || self.operator.reset.is_some()) {
             self.disturb();
         }
         let known = self
@@ -147,7 +150,9 @@ impl World {
             .nodes
             .iter()
             .filter_map(|node| node.file.as_ref()?.record.as_ref());
-        records.max_by_key(|record| record.id.number)
+        let clusters = &self.checks.clusters;
+        let place = |cluster| clusters.iter().position(|known| *known == cluster);
+        records.max_by_key(|record| (place(record.id.cluster), record.id.number))
     }
 
     pub fn begin_check(&mut self) {
@@ -157,6 +162,13 @@ impl World {
 
     /// All members of the latest view vote, and each node gets each name.
     pub fn check_progress(&mut self) {
+        if self.operator.reset.is_some() {
+            self.checks.delays += 1;
+            return match self.checks.delays < 5 {
+                true => self.begin_check(),
+                false => self.broken("PR5", || "a reset is not done".into()),
+            };
+        }
         let Some(record) = self.latest().cloned() else {
             return self.broken("PR5", || "no view".into());
         };

@@ -1,7 +1,7 @@
 //! Crashes, lost files, links that are cut. All faults end when the history heals.
 
 use super::world::{Activity, Event, World};
-use crate::simulation::clock::{Real, MILLISECOND, SECOND};
+use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
 use quorum::view::Role;
 use quorum::view::{Id, Peer, Record};
 
@@ -38,18 +38,11 @@ impl World {
                 self.crash(node, Role::Agent, span);
             }
             6..8 if self.plan.loses_files && self.may_lose(node) => {
-                self.count("fault: a file is lost");
-                self.crash(node, Role::Voter, span.min(SECOND));
-                self.nodes[node].file = None;
-                self.nodes[node].lost_at = Some(self.real);
+                self.lose(node, span.min(SECOND));
             }
             8 => {
                 self.count("fault: a node is isolated");
-                let others = (0..self.plan.nodes).filter(|other| *other != node);
-                let links = others
-                    .flat_map(|other| [(node, other), (other, node)])
-                    .collect();
-                self.cut(links, span);
+                self.isolate(node, span);
             }
             9 => {
                 self.count("fault: a partition");
@@ -75,7 +68,16 @@ impl World {
             return;
         }
         let lease = self.plan.lease();
-        if self.random.chance(300) {
+        if self.options.sharp {
+            return self.disturb_sharply();
+        }
+        // A reset is taken by all of the list, or by none that votes.
+        let parts = if self.operator.reset.is_some() {
+            700
+        } else {
+            300
+        };
+        if self.random.chance(parts) {
             let span = self.random.between(lease, 4 * lease);
             self.part(span);
         }
@@ -88,8 +90,42 @@ impl World {
         }
     }
 
+    /// A voter restarts, and a node or some are cut off for about a lease, all within some milliseconds.
+    fn disturb_sharply(&mut self) {
+        let lease = self.plan.lease();
+        for node in 0..self.plan.nodes {
+            if self.plan.loses_files && self.random.chance(200) && self.may_lose(node) {
+                self.lose(node, MILLISECOND);
+            } else if self.random.chance(300) {
+                let delay = self.random.spread(10 * MICROSECOND, 50 * MILLISECOND);
+                self.push(self.real + delay, Event::Crash(node, Role::Voter));
+            }
+        }
+        let delay = self.random.spread(10 * MICROSECOND, 30 * MILLISECOND);
+        let span = self.random.between(lease * 7 / 10, lease * 2);
+        let node = self.random.below(self.plan.nodes as i64) as usize;
+        match self.random.below(4) {
+            0 => {}
+            1 => self.push(self.real + delay, Event::Part(span)),
+            _ => self.push(self.real + delay, Event::Isolate(node, span)),
+        }
+    }
+
+    fn lose(&mut self, node: usize, span: Real) {
+        self.count("fault: a file is lost");
+        self.crash(node, Role::Voter, span);
+        self.nodes[node].file = None;
+        self.nodes[node].lost_at = Some(self.real);
+    }
+
+    pub fn isolate(&mut self, node: usize, span: Real) {
+        let others = (0..self.plan.nodes).filter(|other| *other != node);
+        let links = others.flat_map(|other| [(node, other), (other, node)]);
+        self.cut(links.collect(), span);
+    }
+
     /// Some nodes are cut off from the others.
-    fn part(&mut self, span: Real) {
+    pub fn part(&mut self, span: Real) {
         let side: Vec<bool> = (0..self.plan.nodes)
             .map(|_| self.random.chance(500))
             .collect();
@@ -216,7 +252,10 @@ impl World {
         let asked = self.operator.asked.iter().map(|(_, list)| *list);
         let listed = asked.fold(latest, |all, list| all | list);
         let nodes = self.nodes.iter_mut().enumerate();
-        nodes.for_each(|(node, seen)| seen.off &= listed & 1 << node == 0);
+        let dead = self.operator.dead;
+        nodes.for_each(|(node, seen)| seen.off &= listed & !dead & 1 << node == 0);
+        let returned = (0..self.plan.nodes).filter(|node| dead & 1 << node != 0);
+        returned.for_each(|node| self.turn_off_one(node));
         for node in 0..self.plan.nodes {
             self.push(self.real + SECOND, Event::Start(node, Role::Voter));
             self.push(self.real + SECOND, Event::Start(node, Role::Agent));

@@ -1,26 +1,29 @@
 //! The operator: changes the members, one list after the other, and turns off the nodes that have left when the answer
 //! says so. A list may have nodes that are off: they are turned on before, with their old files.
 
+use super::records::Reset;
 use super::world::{Event, World};
 use crate::simulation::clock::SECOND;
 use quorum::node_voter::ChangeAnswer;
-use quorum::view::Role;
 
 impl World {
     pub fn operate(&mut self) {
-        if self.healed {
+        if self.healed && self.operator.reset.is_none() {
             return;
         }
         self.push(
             self.real + self.plan.pause.max(SECOND / 20),
             Event::Operator,
         );
+        if let Some(Reset { list, open }) = self.operator.reset {
+            return self.operate_reset(list, open);
+        }
         if let Some((_, node, life, _, since)) = self.operator.open {
             let host = &self.nodes[node].voter;
             let is_dead = host.machine.is_none() || host.life != life;
             if !is_dead && self.real < since + 10 * self.plan.lease() {
                 // Sometimes another operator changes at the same time.
-                if !self.plan.is_calm() && self.random.chance(30) {
+                if !self.plan.is_calm() && self.plan.disaster.is_none() && self.random.chance(30) {
                     let list = self.random.pick(&self.plan.lists.clone());
                     self.change(list, false);
                 }
@@ -40,6 +43,10 @@ impl World {
     }
 
     fn change(&mut self, list: u32, counts: bool) {
+        let list = list & !self.operator.dead;
+        if list == 0 {
+            return;
+        }
         for node in 0..self.plan.nodes {
             if list & 1 << node != 0 && self.nodes[node].off {
                 self.nodes[node].off = false;
@@ -78,6 +85,9 @@ impl World {
             ChangeAnswer::Starting(_) => "changes starting",
             ChangeAnswer::Running(_) => "resets refused",
         });
+        if self.reset_answered(request, &answer) {
+            return;
+        }
         let Some((_, _, _, list, since)) = self.operator.open.filter(|open| open.0 == request)
         else {
             return;
@@ -109,10 +119,8 @@ impl World {
                 .as_ref()
                 .is_some_and(|file| file.record.is_some());
             if list & 1 << node == 0 && has_record && self.random.chance(500) {
-                self.nodes[node].off = true;
                 self.count("nodes turned off");
-                self.crash(node, Role::Voter, 0);
-                self.crash(node, Role::Agent, 0);
+                self.turn_off_one(node);
             }
         }
     }

@@ -14,6 +14,10 @@ pub struct Options {
     /// One name that is held for several leases, few nodes, and links that are cut for about a lease: the shortest way
     /// to two holders.
     pub contended: bool,
+    /// A majority is lost, and the operator resets.
+    pub resets: bool,
+    /// Contended, and the faults are those at the moment when a record is decided.
+    pub sharp: bool,
     pub trace: bool,
 }
 
@@ -22,6 +26,23 @@ impl Options {
     pub fn contended(self) -> Options {
         Options {
             contended: true,
+            calm: Some(false),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn sharp(self) -> Options {
+        Options {
+            sharp: true,
+            ..self.contended()
+        }
+    }
+
+    #[must_use]
+    pub fn resets(self) -> Options {
+        Options {
+            resets: true,
             calm: Some(false),
             ..self
         }
@@ -55,6 +76,8 @@ pub struct Plan {
     pub hold: Real,
     pub think: Real,
     pub timeout: Real,
+    /// When a majority is lost.
+    pub disaster: Option<Real>,
     /// The pause between two changes.
     pub pause: Real,
     pub active: Real,
@@ -97,10 +120,16 @@ impl Plan {
             timeout: random.spread(lease / 10, 4 * lease),
             pause: random.pick(&[0, lease / 10, lease, 3 * lease]),
             active: random.between(4, 20) * lease,
+            disaster: None,
         };
-        match options.contended {
+        let plan = match options.contended || options.resets && random.chance(500) {
             true => plan.contended(random),
             false => plan,
+        };
+        match (options.resets, options.sharp) {
+            (true, _) => plan.with_disaster(random),
+            (_, true) => plan.sharp(random),
+            _ => plan,
         }
     }
 
@@ -116,6 +145,33 @@ impl Plan {
             store: 5 * MILLISECOND,
             conditions: Conditions::GOOD,
             drift: 0,
+            ..self
+        }
+    }
+
+    fn sharp(self, random: &mut Random) -> Plan {
+        let lease = self.lease();
+        Plan {
+            fault_gap: Some(4 * lease),
+            pause: random.pick(&[lease / 20, lease / 2, lease]),
+            store: random.pick(&[MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND]),
+            conditions: Conditions {
+                lost: random.pick(&[0, 100]),
+                in_order: random.chance(500),
+                ..Conditions::GOOD
+            },
+            ..self
+        }
+    }
+
+    fn with_disaster(self, random: &mut Random) -> Plan {
+        let lease = self.lease();
+        let disaster = random.between(lease, 6 * lease);
+        Plan {
+            disaster: Some(disaster),
+            active: disaster + random.between(4, 12) * lease,
+            loses_files: false,
+            store: random.pick(&[self.store, 300 * MILLISECOND]),
             ..self
         }
     }

@@ -27,12 +27,23 @@ pub struct Held {
 pub struct Checks {
     pub broken: Option<Broken>,
     pub passed: bool,
+    /// How often the check was delayed for a reset.
+    pub delays: u32,
     pub held: Vec<Held>,
     pub asked: BTreeMap<u64, (usize, usize, Real)>,
     pub last: BTreeMap<usize, Fence>,
     pub records: BTreeMap<ViewId, Record>,
+    /// The clusters, in the order of their first records.
+    pub clusters: Vec<u64>,
     /// The nodes that lock a free name one after the other, after all faults. `None` before that.
     pub probes: Option<Vec<usize>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Reset {
+    pub list: u32,
+    /// Request, node, and life of its voter.
+    pub open: Option<(u64, usize, u64)>,
 }
 
 #[derive(Debug)]
@@ -42,6 +53,13 @@ pub struct Operator {
     pub next: usize,
     /// The change that is not answered: request, node, life of its voter, list, and when it began.
     pub open: Option<(u64, usize, u64, u32, Real)>,
+    /// The reset that is not done.
+    pub reset: Option<Reset>,
+    /// Those that are dead for ever, or return to an old cluster. None of them is asked for again.
+    pub dead: u32,
+    /// The list of the reset, and those of all records that were known before it.
+    pub survivors: u32,
+    pub old: Vec<u32>,
     /// The lists that were asked for, and when: they may still be decided.
     pub asked: Vec<(Real, u32)>,
 }
@@ -52,6 +70,10 @@ impl Operator {
             list,
             next: 0,
             open: None,
+            reset: None,
+            dead: 0,
+            survivors: 0,
+            old: Vec::new(),
             asked: Vec::new(),
         }
     }

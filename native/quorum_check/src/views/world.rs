@@ -40,6 +40,10 @@ pub enum Event {
     Crash(usize, Role),
     Mend(Vec<(usize, usize)>),
     Operator,
+    Disaster,
+    Return(usize),
+    Part(Real),
+    Isolate(usize, Real),
     Heal,
     Check,
 }
@@ -189,6 +193,9 @@ impl World {
         if self.plan.fault_gap.is_some() {
             self.schedule_fault(first);
         }
+        if let Some(disaster) = self.plan.disaster {
+            self.push(first + disaster, Event::Disaster);
+        }
         self.push(first + self.plan.active, Event::Heal);
     }
 
@@ -255,13 +262,23 @@ impl World {
             Event::Fault => self.inject(),
             Event::Start(node, Role::Voter) => self.start_voter(node),
             Event::Start(node, Role::Agent) => self.start_agent(node),
+            Event::Part(span) if !self.healed => self.part(span),
+            Event::Isolate(node, span) if !self.healed => self.isolate(node, span),
+            Event::Part(_) | Event::Isolate(..) => {}
             Event::Crash(node, role) if !self.healed => {
-                let span = self.random.spread(MILLISECOND, SECOND);
+                let most = if self.options.sharp {
+                    SECOND / 10
+                } else {
+                    SECOND
+                };
+                let span = self.random.spread(MILLISECOND, most);
                 self.crash(node, role, span);
             }
             Event::Crash(..) => {}
             Event::Mend(links) => self.mend(links),
             Event::Operator => self.operate(),
+            Event::Disaster => self.disaster(),
+            Event::Return(node) => self.come_back(node),
             Event::Heal => self.heal(),
             Event::Check => self.check_progress(),
         }
