@@ -303,6 +303,11 @@ impl Standing {
         self.store(self.word().adopted(quorum));
     }
 
+    /// Only for a bug of models: a deadline is never changed.
+    pub(crate) fn extend(&self, deadline: Time) {
+        self.deadline.store(deadline.0, Ordering::Release);
+    }
+
     /// Its votes count from now on.
     pub(crate) fn count(&self) {
         self.store(Word(self.word().0 | Word::COUNTS));

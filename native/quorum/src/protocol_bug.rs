@@ -68,6 +68,18 @@ pub enum ProtocolBug {
     BallotReused,
     /// An agent settles at the voters of a new list without asserting its locks.
     SettlesUnasserted,
+    /// An agent says that no lock relies on an earlier view although some are in transition.
+    KeptEarly,
+    /// A request keeps the votes of the list before when the agent adopts the next one.
+    AttemptAcrossNumbers,
+    /// A lock in transition moves as soon as a quorum of the new list votes for it, although it is not kept.
+    NewVotesCount,
+    /// A lock is kept with one vote less than a quorum.
+    FewerKept,
+    /// Answers of the voters of a new list extend the deadlines of locks in transition.
+    DeadlineExtended,
+    /// The deadline of a lock with provisional votes is that of the leases.
+    DeadlineOfUnasked,
     /// No vote is kept.
     NoKept,
     /// Unasked votes are not kept.

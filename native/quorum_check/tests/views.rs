@@ -53,29 +53,51 @@ fn histories_without_faults_lose_nothing() {
     assert!(changes > 100);
 }
 
+/// Q13, PR5, with the settings of the controls below.
+#[test]
+fn histories_of_the_controls_break_nothing() {
+    for (options, histories) in [(contended(), 150), (hurried(), 150)] {
+        let found = search(&options, histories * soak());
+        assert!(found.is_none(), "{found:?}, {options:?}");
+    }
+}
+
+fn general() -> Options {
+    Options::default()
+}
+
+fn contended() -> Options {
+    Options::default().contended()
+}
+
+fn hurried() -> Options {
+    Options::default().hurried()
+}
+
 /// The bug breaks one of these, in a history that breaks nothing without it.
-fn finds(bug: ProtocolBug, labels: &[&str], histories: u64) {
-    let found = search(&Options::default().bug(bug), histories);
+fn finds(options: &Options, bug: ProtocolBug, labels: &[&str], histories: u64) {
+    let found = search(&options.clone().bug(bug), histories);
     println!("{bug:?}: {found:?}");
     assert!(
         found.is_some_and(|(_, label)| labels.contains(&label)),
         "{bug:?}: {found:?}"
     );
-    let without = found.and_then(|(seed, _)| run(seed, &Options::default()).broken);
+    let without = found.and_then(|(seed, _)| run(seed, options).broken);
     assert!(without.is_none(), "{without:?}");
 }
 
 macro_rules! controls {
-    ($($(#[$attribute:meta])* $test:ident($bug:ident): $($label:ident)*;)*) => {$(
+    ($setting:ident: $($(#[$attribute:meta])* $test:ident($bug:ident): $($label:ident)*;)*) => {$(
         $(#[$attribute])*
         #[test]
         fn $test() {
-            finds($bug, &[$(stringify!($label)),*], 4000);
+            finds(&$setting(), $bug, &[$(stringify!($label)),*], 4000);
         }
     )*};
 }
 
 controls! {
+    general:
     votes_before_agents_have_settled(VotesUnsettled): Q1;
     sealed_voters_report_no_agents(NoReports): Q1;
     an_agent_settles_without_its_locks(SettlesUnasserted): Q1;
@@ -89,4 +111,18 @@ controls! {
     no_vote_is_kept(NoKept): PR5;
     unasked_votes_are_not_kept(UnaskedNotKept): PR5;
     leavers_are_not_asked(LeaversUnasked): PR5;
+}
+
+controls! {
+    contended:
+    votes_of_the_new_list_are_enough(NewVotesCount): Q1;
+    a_vote_too_few_is_kept(FewerKept): Q1;
+    answers_of_the_new_list_extend_deadlines(DeadlineExtended): Q1;
+    a_deadline_ignores_the_end_of_unasked_votes(DeadlineOfUnasked): Q1;
+    a_request_keeps_votes_of_the_list_before(AttemptAcrossNumbers): Q1 Q5;
+}
+
+controls! {
+    hurried:
+    kept_is_said_too_early(KeptEarly): PR5;
 }

@@ -9,6 +9,7 @@ use super::link::Link;
 use super::output::{Adoption, Loss};
 use super::Agent;
 use crate::members::{Member, MemberSet};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 
 impl Agent {
@@ -34,6 +35,8 @@ impl Agent {
             rules,
             is_next,
         } = adoption;
+        let across = self.setup.bugs.have(ProtocolBug::AttemptAcrossNumbers)
+            && self.setup.members.count() <= members.count();
         (self.setup.members, self.setup.rules) = (members, rules);
         self.is_viewless = false;
         self.locks
@@ -42,7 +45,9 @@ impl Agent {
         let link = |member| Link::adopting(self.now, connected.contains(member), issued);
         self.links = members.iter().map(link).collect();
         for request in self.requests.all_asking() {
-            self.ask_all(request);
+            if !across {
+                self.ask_all(request);
+            }
         }
         self.count_unlocks();
         self.start();

@@ -261,6 +261,9 @@ impl Agent {
         let lease = &self.locks.lease;
         let before = lease.valid(member);
         lease.set(member, before.max(until));
+        if self.setup.bugs.have(ProtocolBug::DeadlineExtended) {
+            self.locks.extend(until);
+        }
         before <= self.now && until > self.now
     }
 
@@ -312,8 +315,11 @@ impl Agent {
             true => self.locks.begin_adopted(member),
             false => self.locks.begin(member, self.now),
         }
+        let across = is_first && self.setup.bugs.have(ProtocolBug::AttemptAcrossNumbers);
         for request in self.requests.all_asking() {
-            self.ask(request, member);
+            if !(across && self.requests.asking_of(request).voted(member)) {
+                self.ask(request, member);
+            }
         }
     }
 

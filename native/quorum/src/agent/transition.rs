@@ -148,6 +148,26 @@ impl Transition {
             .collect()
     }
 
+    /// Only for [`ProtocolBug::NewVotesCount`].
+    pub(super) fn keep(&mut self, token: Token) {
+        self.kept.insert(token);
+    }
+
+    /// Only for [`ProtocolBug::DeadlineExtended`]. Returns the locks whose deadline is later now.
+    pub(super) fn extend(&mut self, until: Time) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        for (token, lock) in &mut self.locks {
+            if lock.deadline < until {
+                self.deadlines.remove(&(lock.deadline, *token));
+                self.unnotified.remove(&(lock.deadline, *token));
+                (lock.deadline, lock.is_notified) = (until, true);
+                self.deadlines.insert((until, *token));
+                tokens.push(*token);
+            }
+        }
+        tokens
+    }
+
     pub(super) fn is_kept(&self, token: Token) -> bool {
         self.kept.contains(&token)
     }

@@ -1,4 +1,5 @@
-//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--trace]`.
+//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--hurried]
+//! [--trace]`.
 
 use quorum_check::views::{run, Options};
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
             "--from" => from = number(arguments.next()).unwrap_or(0),
             "--histories" => histories = number(arguments.next()).unwrap_or(1),
             "--calm" => options.calm = Some(true),
+            "--hurried" => options = options.hurried(),
             "--contended" => options = options.contended(),
             "--trace" => options.trace = true,
             other => {

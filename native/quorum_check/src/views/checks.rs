@@ -125,10 +125,10 @@ impl World {
     }
 
     /// Two decisions about one number.
-    pub fn check_record(&mut self, record: &Record) {
+    pub fn check_record(&mut self, node: usize, record: &Record) {
         let is_first = !self.checks.records.contains_key(&record.id);
         if is_first && record.id.number > 0 {
-            self.disturb();
+            self.disturb(node, record);
         }
         let known = self
             .checks

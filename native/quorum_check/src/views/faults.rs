@@ -69,12 +69,35 @@ impl World {
         self.schedule_fault(0);
     }
 
+    /// A lock was granted that is unlocked in `hold`. Sometimes a change begins when the lock gets another holder, or
+    /// the votes end at different times.
+    pub fn while_held(&mut self, node: usize, hold: Real) {
+        if self.random.chance(300) {
+            let early = self.random.spread(MILLISECOND / 10, 30 * MILLISECOND);
+            self.push(self.real + hold - early, Event::Operator(false));
+        }
+        if self.random.chance(200) {
+            let others = self.random.below(self.plan.nodes as i64 - 1) as usize;
+            let other = (node + 1 + others) % self.plan.nodes;
+            let links = vec![(node, other), (other, node)];
+            let late = self.random.spread(MILLISECOND, hold.max(2 * MILLISECOND));
+            let span = self.plan.lease() * 3 / 2;
+            self.push(self.real + late, Event::Cut(links, span));
+        }
+    }
+
     /// A record is decided: some nodes do not hear of it for some leases, or crash now.
-    pub fn disturb(&mut self) {
+    pub fn disturb(&mut self, decider: usize, record: &Record) {
+        if self.options.hurried {
+            self.slow();
+        }
         if self.plan.is_calm() || self.healed {
             return;
         }
         let lease = self.plan.lease();
+        if self.options.contended && self.random.chance(700) {
+            return self.hide(decider, record);
+        }
         if self.random.chance(300) {
             let span = self.random.between(lease, 4 * lease);
             self.part(span);
@@ -88,15 +111,55 @@ impl World {
         }
     }
 
+    /// A quorum of the list before, if there is one without the node that decided, hears of nothing for about a lease.
+    fn hide(&mut self, decider: usize, record: &Record) {
+        let lease = self.plan.lease();
+        let before = record.before.iter().map(|peer| self.index(&peer.node));
+        let mut before: Vec<usize> = before.filter(|node| *node != decider).collect();
+        self.random.shuffle(&mut before);
+        before.truncate(record.before.len() / 2 + 1);
+        // Later, one of them may change the side.
+        let mut hidden = Vec::new();
+        for node in 0..self.plan.nodes {
+            let is_hidden = before.contains(&node) || node != decider && self.random.chance(300);
+            hidden.push(is_hidden);
+        }
+        let span = self.random.between(lease / 5, lease * 5 / 2);
+        if !before.is_empty() && self.random.chance(400) {
+            let change = self.random.between(lease / 5, lease * 5 / 4);
+            let found = self.random.pick(&before);
+            self.cut(self.between(&hidden), change);
+            hidden[found] = false;
+            self.push(self.real + change, Event::Cut(self.between(&hidden), span));
+        } else {
+            self.cut(self.between(&hidden), span);
+        }
+    }
+
+    /// The links between the nodes on one side and those on the other.
+    fn between(&self, side: &[bool]) -> Vec<(usize, usize)> {
+        let all = 0..self.plan.nodes;
+        let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
+        links.filter(|(a, b)| side[*a] != side[*b]).collect()
+    }
+
+    /// Some links are slow for a moment, which is short for the votes.
+    fn slow(&mut self) {
+        for link in 0..self.plan.nodes * self.plan.nodes {
+            let (from, to) = (link / self.plan.nodes, link % self.plan.nodes);
+            if from != to && self.random.chance(300) {
+                let until = self.real + self.random.between(MILLISECOND, 300 * MILLISECOND);
+                self.network.stall(from, to, until);
+            }
+        }
+    }
+
     /// Some nodes are cut off from the others.
     fn part(&mut self, span: Real) {
         let side: Vec<bool> = (0..self.plan.nodes)
             .map(|_| self.random.chance(500))
             .collect();
-        let all = 0..self.plan.nodes;
-        let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
-        let links = links.filter(|(a, b)| side[*a] != side[*b]).collect();
-        self.cut(links, span);
+        self.cut(self.between(&side), span);
     }
 
     /// At most a minority of each list has lost its files, until a change has replaced them.

@@ -7,14 +7,14 @@ use quorum::node_voter::ChangeAnswer;
 use quorum::view::Role;
 
 impl World {
-    pub fn operate(&mut self) {
+    pub fn operate(&mut self, repeats: bool) {
         if self.healed {
             return;
         }
-        self.push(
-            self.real + self.plan.pause.max(SECOND / 20),
-            Event::Operator,
-        );
+        if repeats {
+            let next = self.real + self.plan.pause.max(SECOND / 20);
+            self.push(next, Event::Operator(true));
+        }
         if let Some((_, node, life, _, since)) = self.operator.open {
             let host = &self.nodes[node].voter;
             let is_dead = host.machine.is_none() || host.life != life;
@@ -88,6 +88,9 @@ impl World {
             let most = self.counts.entry("longest change (ms)").or_default();
             *most = (*most).max(took as u64);
             self.operator.list = list;
+            if self.options.hurried {
+                self.push(self.real, Event::Operator(false));
+            }
             if !self.healed {
                 self.turn_off();
             }

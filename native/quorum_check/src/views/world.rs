@@ -38,8 +38,10 @@ pub enum Event {
     Fault,
     Start(usize, Role),
     Crash(usize, Role),
+    Cut(Vec<(usize, usize)>, Real),
     Mend(Vec<(usize, usize)>),
-    Operator,
+    /// Whether it repeats.
+    Operator(bool),
     Heal,
     Check,
 }
@@ -185,7 +187,7 @@ impl World {
             self.push(late, Event::Start(node, Role::Agent));
         }
         let first = self.plan.lease() * 2;
-        self.push(first, Event::Operator);
+        self.push(first, Event::Operator(true));
         if self.plan.fault_gap.is_some() {
             self.schedule_fault(first);
         }
@@ -260,8 +262,10 @@ impl World {
                 self.crash(node, role, span);
             }
             Event::Crash(..) => {}
+            Event::Cut(links, span) if !self.healed => self.cut(links, span),
+            Event::Cut(..) => {}
             Event::Mend(links) => self.mend(links),
-            Event::Operator => self.operate(),
+            Event::Operator(repeats) => self.operate(repeats),
             Event::Heal => self.heal(),
             Event::Check => self.check_progress(),
         }
