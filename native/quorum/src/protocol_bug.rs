@@ -52,8 +52,6 @@ pub enum ProtocolBug {
     VotesUnsettled,
     /// Sealed voters report no agents.
     NoReports,
-    /// A voter that restarted and is in quarantine reports the agents that it knows.
-    QuarantinedReports,
     /// Reports leave out agents whose votes are all provisional.
     ProvisionalUnreported,
     /// Messages about views do not wait until what they show is stored.
@@ -70,8 +68,6 @@ pub enum ProtocolBug {
     PromiseBeforeVoted,
     /// A record is taken when it is accepted, not when it is decided.
     AcceptedIsDecided,
-    /// A voter does not learn from members of its own view.
-    NoLearningFromNew,
     /// A change is done before the new members are over.
     DoneBeforeKept,
     /// After a reset, voters wait for no lease.
@@ -80,6 +76,14 @@ pub enum ProtocolBug {
     BallotReused,
     /// An agent settles at the voters of a new list without asserting its locks.
     SettlesUnasserted,
+    /// An agent says that no lock relies on an earlier view although some are in transition.
+    KeptEarly,
+    /// A lock in transition moves as soon as a quorum of the new list votes for it, although it is not kept.
+    NewVotesCount,
+    /// A lock is kept with one vote less than a quorum.
+    FewerKept,
+    /// The deadline of a lock with provisional votes is that of the leases.
+    DeadlineOfUnasked,
     /// No vote is kept.
     NoKept,
     /// Unasked votes are not kept.

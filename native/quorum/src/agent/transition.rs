@@ -148,6 +148,11 @@ impl Transition {
             .collect()
     }
 
+    /// Only for [`ProtocolBug::NewVotesCount`].
+    pub(super) fn keep(&mut self, token: Token) {
+        self.kept.insert(token);
+    }
+
     pub(super) fn is_kept(&self, token: Token) -> bool {
         self.kept.contains(&token)
     }

@@ -56,8 +56,7 @@ impl Learning {
         };
         let votes =
             |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
-        let voting = self.reports.iter().find(votes);
-        if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
+        if let Some((_, report)) = self.reports.iter().find(votes) {
             return Some(joined([report]));
         }
         if record.before.is_empty() {

@@ -64,8 +64,7 @@ impl Voter {
         let leases = self.leases.iter().map(|(_, lease)| lease);
         let with_votes = leases.filter(|lease| lease.count() > without(lease));
         let agents = with_votes.map(|lease| (lease.node, lease.agent));
-        let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
-        knows.then(|| agents.collect())
+        self.is_voting().then(|| agents.collect())
     }
 
     /// All agents that have a lease.

@@ -1,4 +1,5 @@
-//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--trace]`.
+//! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--hurried]
+//! [--resets] [--trace]`.
 
 use quorum_check::views::{run, Options};
 use std::collections::BTreeMap;
@@ -14,9 +15,9 @@ fn main() -> ExitCode {
             "--from" => from = number(arguments.next()).unwrap_or(0),
             "--histories" => histories = number(arguments.next()).unwrap_or(1),
             "--calm" => options.calm = Some(true),
+            "--hurried" => options = options.hurried(),
             "--contended" => options = options.contended(),
             "--resets" => options = options.resets(),
-            "--sharp" => options = options.sharp(),
             "--trace" => options.trace = true,
             other => {
                 eprintln!("unknown argument {other}");

@@ -125,13 +125,13 @@ impl World {
     }
 
     /// Two decisions about one number.
-    pub fn check_record(&mut self, record: &Record) {
+    pub fn check_record(&mut self, node: usize, record: &Record) {
         let is_first = !self.checks.records.contains_key(&record.id);
         if !self.checks.clusters.contains(&record.id.cluster) {
             self.checks.clusters.push(record.id.cluster);
         }
         if is_first && (record.id.number > 0 || self.operator.reset.is_some()) {
-            self.disturb();
+            self.disturb(node, record);
         }
         let known = self
             .checks

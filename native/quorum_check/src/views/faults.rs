@@ -1,7 +1,7 @@
 //! Crashes, lost files, links that are cut. All faults end when the history heals.
 
 use super::world::{Activity, Event, World};
-use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
+use crate::simulation::clock::{Real, MILLISECOND, SECOND};
 use quorum::view::Role;
 use quorum::view::{Id, Peer, Record};
 
@@ -38,11 +38,16 @@ impl World {
                 self.crash(node, Role::Agent, span);
             }
             6..8 if self.plan.loses_files && self.may_lose(node) => {
-                self.lose(node, span.min(SECOND));
+                self.count("fault: a file is lost");
+                self.crash(node, Role::Voter, span.min(SECOND));
+                self.nodes[node].file = None;
+                self.nodes[node].lost_at = Some(self.real);
             }
             8 => {
                 self.count("fault: a node is isolated");
-                self.isolate(node, span);
+                let others = (0..self.plan.nodes).filter(|other| *other != node);
+                let links = others.flat_map(|other| [(node, other), (other, node)]);
+                self.cut(links.collect(), span);
             }
             9 => {
                 self.count("fault: a partition");
@@ -62,20 +67,39 @@ impl World {
         self.schedule_fault(0);
     }
 
+    /// A lock was granted that is unlocked in `hold`. Sometimes a change begins when the lock gets another holder, or
+    /// the votes end at different times.
+    pub fn while_held(&mut self, node: usize, hold: Real) {
+        if self.random.chance(300) {
+            let early = self.random.spread(MILLISECOND / 10, 30 * MILLISECOND);
+            self.push(self.real + hold - early, Event::Operator(false));
+        }
+        if self.random.chance(200) {
+            let others = self.random.below(self.plan.nodes as i64 - 1) as usize;
+            let other = (node + 1 + others) % self.plan.nodes;
+            let links = vec![(node, other), (other, node)];
+            let late = self.random.spread(MILLISECOND, hold.max(2 * MILLISECOND));
+            let span = self.plan.lease() * 3 / 2;
+            self.push(self.real + late, Event::Cut(links, span));
+        }
+    }
+
     /// A record is decided: some nodes do not hear of it for some leases, or crash now.
-    pub fn disturb(&mut self) {
+    pub fn disturb(&mut self, decider: usize, record: &Record) {
+        if self.options.hurried {
+            self.slow();
+        }
         if self.plan.is_calm() || self.healed {
             return;
         }
         let lease = self.plan.lease();
-        if self.options.sharp {
-            return self.disturb_sharply();
+        if self.options.contended && self.random.chance(700) {
+            return self.hide(decider, record);
         }
         // A reset is taken by all of the list, or by none that votes.
-        let parts = if self.operator.reset.is_some() {
-            700
-        } else {
-            300
+        let parts = match self.operator.reset.is_some() {
+            true => 700,
+            false => 300,
         };
         if self.random.chance(parts) {
             let span = self.random.between(lease, 4 * lease);
@@ -90,49 +114,55 @@ impl World {
         }
     }
 
-    /// A voter restarts, and a node or some are cut off for about a lease, all within some milliseconds.
-    fn disturb_sharply(&mut self) {
+    /// A quorum of the list before, if there is one without the node that decided, hears of nothing for about a lease.
+    fn hide(&mut self, decider: usize, record: &Record) {
         let lease = self.plan.lease();
+        let before = record.before.iter().map(|peer| self.index(&peer.node));
+        let mut before: Vec<usize> = before.filter(|node| *node != decider).collect();
+        self.random.shuffle(&mut before);
+        before.truncate(record.before.len() / 2 + 1);
+        // Later, one of them may change the side.
+        let mut hidden = Vec::new();
         for node in 0..self.plan.nodes {
-            if self.plan.loses_files && self.random.chance(200) && self.may_lose(node) {
-                self.lose(node, MILLISECOND);
-            } else if self.random.chance(300) {
-                let delay = self.random.spread(10 * MICROSECOND, 50 * MILLISECOND);
-                self.push(self.real + delay, Event::Crash(node, Role::Voter));
+            let is_hidden = before.contains(&node) || node != decider && self.random.chance(300);
+            hidden.push(is_hidden);
+        }
+        let span = self.random.between(lease / 5, lease * 5 / 2);
+        if !before.is_empty() && self.random.chance(400) {
+            let change = self.random.between(lease / 5, lease * 5 / 4);
+            let found = self.random.pick(&before);
+            self.cut(self.between(&hidden), change);
+            hidden[found] = false;
+            self.push(self.real + change, Event::Cut(self.between(&hidden), span));
+        } else {
+            self.cut(self.between(&hidden), span);
+        }
+    }
+
+    /// The links between the nodes on one side and those on the other.
+    fn between(&self, side: &[bool]) -> Vec<(usize, usize)> {
+        let all = 0..self.plan.nodes;
+        let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
+        links.filter(|(a, b)| side[*a] != side[*b]).collect()
+    }
+
+    /// Some links are slow for a moment, which is short for the votes.
+    fn slow(&mut self) {
+        for link in 0..self.plan.nodes * self.plan.nodes {
+            let (from, to) = (link / self.plan.nodes, link % self.plan.nodes);
+            if from != to && self.random.chance(300) {
+                let until = self.real + self.random.between(MILLISECOND, 300 * MILLISECOND);
+                self.network.stall(from, to, until);
             }
         }
-        let delay = self.random.spread(10 * MICROSECOND, 30 * MILLISECOND);
-        let span = self.random.between(lease * 7 / 10, lease * 2);
-        let node = self.random.below(self.plan.nodes as i64) as usize;
-        match self.random.below(4) {
-            0 => {}
-            1 => self.push(self.real + delay, Event::Part(span)),
-            _ => self.push(self.real + delay, Event::Isolate(node, span)),
-        }
-    }
-
-    fn lose(&mut self, node: usize, span: Real) {
-        self.count("fault: a file is lost");
-        self.crash(node, Role::Voter, span);
-        self.nodes[node].file = None;
-        self.nodes[node].lost_at = Some(self.real);
-    }
-
-    pub fn isolate(&mut self, node: usize, span: Real) {
-        let others = (0..self.plan.nodes).filter(|other| *other != node);
-        let links = others.flat_map(|other| [(node, other), (other, node)]);
-        self.cut(links.collect(), span);
     }
 
     /// Some nodes are cut off from the others.
-    pub fn part(&mut self, span: Real) {
+    fn part(&mut self, span: Real) {
         let side: Vec<bool> = (0..self.plan.nodes)
             .map(|_| self.random.chance(500))
             .collect();
-        let all = 0..self.plan.nodes;
-        let links = all.clone().flat_map(|a| all.clone().map(move |b| (a, b)));
-        let links = links.filter(|(a, b)| side[*a] != side[*b]).collect();
-        self.cut(links, span);
+        self.cut(self.between(&side), span);
     }
 
     /// At most a minority of each list has lost its files, until a change has replaced them.

@@ -114,7 +114,7 @@ impl World {
                 NodeVoterOutput::Answer(request, answer) => self.answered(node, request, answer),
                 NodeVoterOutput::Took(record) => {
                     self.log(|| format!("n{node} takes {record:?}"));
-                    self.check_record(&record);
+                    self.check_record(node, &record);
                 }
                 NodeVoterOutput::Lost => self.count("lost members"),
                 NodeVoterOutput::OtherCluster(..) => self.count("other clusters"),
@@ -161,6 +161,9 @@ impl World {
                 if self.granted(node, request.0, token, fence, standing) {
                     let hold = self.random.spread(MILLISECOND, self.plan.hold);
                     self.becomes(node, Activity::Holding(token), hold);
+                    if self.options.contended {
+                        self.while_held(node, hold);
+                    }
                 } else {
                     self.call_agent(node, |agent, now| {
                         agent.agent().unlock_async(now, token, Request(request.0));

@@ -7,14 +7,14 @@ use crate::simulation::clock::SECOND;
 use quorum::node_voter::ChangeAnswer;
 
 impl World {
-    pub fn operate(&mut self) {
+    pub fn operate(&mut self, repeats: bool) {
         if self.healed && self.operator.reset.is_none() {
             return;
         }
-        self.push(
-            self.real + self.plan.pause.max(SECOND / 20),
-            Event::Operator,
-        );
+        if repeats {
+            let next = self.real + self.plan.pause.max(SECOND / 20);
+            self.push(next, Event::Operator(true));
+        }
         if let Some(Reset { list, open }) = self.operator.reset {
             return self.operate_reset(list, open);
         }
@@ -98,6 +98,9 @@ impl World {
             let most = self.counts.entry("longest change (ms)").or_default();
             *most = (*most).max(took as u64);
             self.operator.list = list;
+            if self.options.hurried {
+                self.push(self.real, Event::Operator(false));
+            }
             if !self.healed {
                 self.turn_off();
             }

@@ -11,13 +11,14 @@ pub struct Options {
     pub bugs: ProtocolBugs,
     /// No faults: nothing may be lost, and waits are short.
     pub calm: Option<bool>,
-    /// One name that is held for several leases, few nodes, and links that are cut for about a lease: the shortest way
-    /// to two holders.
+    /// One name that all nodes want, and small lists. When a record is decided, a quorum of the list before often does
+    /// not hear of it for about a lease: the shortest way to two holders.
     pub contended: bool,
     /// A majority is lost, and the operator resets.
     pub resets: bool,
-    /// Contended, and the faults are those at the moment when a record is decided.
-    pub sharp: bool,
+    /// Without faults: each change begins when the one before is done, and some links are slow when a record is
+    /// decided.
+    pub hurried: bool,
     pub trace: bool,
 }
 
@@ -32,18 +33,19 @@ impl Options {
     }
 
     #[must_use]
-    pub fn sharp(self) -> Options {
-        Options {
-            sharp: true,
-            ..self.contended()
-        }
-    }
-
-    #[must_use]
     pub fn resets(self) -> Options {
         Options {
             resets: true,
             calm: Some(false),
+            ..self
+        }
+    }
+
+    #[must_use]
+    pub fn hurried(self) -> Options {
+        Options {
+            hurried: true,
+            calm: Some(true),
             ..self
         }
     }
@@ -85,7 +87,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn draw(random: &mut Random, options: &Options) -> Plan {
-        let nodes = random.between(3, if options.contended { 4 } else { 7 }) as usize;
+        let nodes = random.between(3, if options.contended { 5 } else { 7 }) as usize;
         let calm = options.calm.unwrap_or_else(|| random.chance(150));
         let first = list(random, nodes);
         let changes = random.between(1, 6);
@@ -122,44 +124,58 @@ impl Plan {
             active: random.between(4, 20) * lease,
             disaster: None,
         };
-        let plan = match options.contended || options.resets && random.chance(500) {
-            true => plan.contended(random),
-            false => plan,
-        };
-        match (options.resets, options.sharp) {
-            (true, _) => plan.with_disaster(random),
-            (_, true) => plan.sharp(random),
-            _ => plan,
+        match () {
+            () if options.resets && random.chance(500) => {
+                plan.contended(random).with_disaster(random)
+            }
+            () if options.resets => plan.with_disaster(random),
+            () if options.contended => plan.contended(random),
+            () if options.hurried => plan.hurried(random),
+            () => plan,
+        }
+    }
+
+    fn hurried(self, random: &mut Random) -> Plan {
+        let lease_ms = 10_000;
+        let lease = lease_ms as Real * MILLISECOND;
+        let lists = (0..6).map(|_| list(random, self.nodes)).collect();
+        Plan {
+            lease_ms,
+            lists,
+            hold: 4 * lease,
+            think: lease / 10,
+            timeout: 2 * lease,
+            pause: lease,
+            active: 3 * lease,
+            ..self
         }
     }
 
     fn contended(self, random: &mut Random) -> Plan {
         let lease = self.lease();
+        // Alternately a list in which a quorum need not hear of a decision, and a small one.
+        let mut lists = Vec::new();
+        for place in 0..6 {
+            let count = match place % 2 {
+                0 => random.weighted(&[(40, 1), (20, 2), (40, 3)]),
+                _ => random.weighted(&[(80, 3), (20, 4)]),
+            };
+            lists.push(of_size(random, self.nodes, count));
+        }
         Plan {
+            first: of_size(random, self.nodes, 3),
+            lists,
+            active: 12 * lease,
+            loses_files: false,
             names: 1,
             hold: 6 * lease,
             think: lease / 20,
             timeout: 4 * lease,
-            pause: random.pick(&[lease / 20, lease / 2]),
-            fault_gap: Some(random.between(lease / 8, lease / 2)),
+            pause: random.pick(&[lease / 20, lease * 2]),
+            fault_gap: Some(random.spread(lease / 4, 8 * lease)),
             store: 5 * MILLISECOND,
             conditions: Conditions::GOOD,
             drift: 0,
-            ..self
-        }
-    }
-
-    fn sharp(self, random: &mut Random) -> Plan {
-        let lease = self.lease();
-        Plan {
-            fault_gap: Some(4 * lease),
-            pause: random.pick(&[lease / 20, lease / 2, lease]),
-            store: random.pick(&[MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND]),
-            conditions: Conditions {
-                lost: random.pick(&[0, 100]),
-                in_order: random.chance(500),
-                ..Conditions::GOOD
-            },
             ..self
         }
     }
@@ -188,6 +204,10 @@ impl Plan {
 /// Small lists are more likely: they have the fewest votes to spare.
 fn list(random: &mut Random, nodes: usize) -> u32 {
     let count = random.weighted(&[(20, 1), (15, 2), (40, 3), (15, 4), (10, 5)]);
+    of_size(random, nodes, count)
+}
+
+fn of_size(random: &mut Random, nodes: usize, count: usize) -> u32 {
     let mut places: Vec<usize> = (0..nodes).collect();
     random.shuffle(&mut places);
     let places = places.into_iter().take(count.min(nodes));

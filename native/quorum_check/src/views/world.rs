@@ -38,12 +38,12 @@ pub enum Event {
     Fault,
     Start(usize, Role),
     Crash(usize, Role),
+    Cut(Vec<(usize, usize)>, Real),
     Mend(Vec<(usize, usize)>),
-    Operator,
+    /// Whether it repeats.
+    Operator(bool),
     Disaster,
     Return(usize),
-    Part(Real),
-    Isolate(usize, Real),
     Heal,
     Check,
 }
@@ -189,7 +189,7 @@ impl World {
             self.push(late, Event::Start(node, Role::Agent));
         }
         let first = self.plan.lease() * 2;
-        self.push(first, Event::Operator);
+        self.push(first, Event::Operator(true));
         if self.plan.fault_gap.is_some() {
             self.schedule_fault(first);
         }
@@ -262,21 +262,15 @@ impl World {
             Event::Fault => self.inject(),
             Event::Start(node, Role::Voter) => self.start_voter(node),
             Event::Start(node, Role::Agent) => self.start_agent(node),
-            Event::Part(span) if !self.healed => self.part(span),
-            Event::Isolate(node, span) if !self.healed => self.isolate(node, span),
-            Event::Part(_) | Event::Isolate(..) => {}
             Event::Crash(node, role) if !self.healed => {
-                let most = if self.options.sharp {
-                    SECOND / 10
-                } else {
-                    SECOND
-                };
-                let span = self.random.spread(MILLISECOND, most);
+                let span = self.random.spread(MILLISECOND, SECOND);
                 self.crash(node, role, span);
             }
             Event::Crash(..) => {}
+            Event::Cut(links, span) if !self.healed => self.cut(links, span),
+            Event::Cut(..) => {}
             Event::Mend(links) => self.mend(links),
-            Event::Operator => self.operate(),
+            Event::Operator(repeats) => self.operate(repeats),
             Event::Disaster => self.disaster(),
             Event::Return(node) => self.come_back(node),
             Event::Heal => self.heal(),

@@ -32,15 +32,25 @@ impl Locks {
                         votes: standing.votes(),
                         provisional: standing.provisional(),
                         end: standing.end().unwrap_or(Time(i64::MAX)),
-                        quorum: standing.quorum(),
+                        quorum: match self.bugs.have(ProtocolBug::FewerKept) {
+                            true => (standing.quorum() - 1).max(1),
+                            false => standing.quorum(),
+                        },
                     }),
                     set.is_some_and(|set| set.is_notified),
                 ),
             };
-            let deadline = self.lease.held_until(standing);
+            let ignores_end = self.bugs.have(ProtocolBug::DeadlineOfUnasked) && before.is_some();
+            let deadline = match ignores_end {
+                true => self.lease.until(standing.votes(), standing.quorum()),
+                false => self.lease.held_until(standing),
+            };
             standing.adopt(deadline, quorum);
             lock.asked = MemberSet::EMPTY;
             transition.insert(*token, deadline, before, is_notified);
+            if self.bugs.have(ProtocolBug::NewVotesCount) {
+                transition.keep(*token);
+            }
         }
         // The words of the lease stand for other voters from now on. See L4.
         self.lease.reset();
@@ -110,7 +120,7 @@ impl Locks {
 
     /// Whether no lock is in transition.
     pub(in super::super) fn is_settled(&self) -> bool {
-        self.transition.is_empty()
+        self.transition.is_empty() || self.bugs.have(ProtocolBug::KeptEarly)
     }
 
     /// The voters of the list before whose votes would be kept if they were sealed now.
