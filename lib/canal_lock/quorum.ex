@@ -231,7 +231,8 @@ defmodule CanalLock.Quorum do
       iex> CanalLock.Quorum.change_members([node()])
       {:ok, 0}
 
-  Answers `{:ok, number}` when a quorum of the new members votes: nodes that left the list may be stopped then.
+  Answers `{:ok, number}` when a quorum of the new members votes and no lock needs the old ones: nodes that left the
+  list may be stopped then.
   Answers `{:error, {:not_ready, [{node, why}]}}` if nothing was changed, `{:error, {:changing, record}}` if another
   change is not over, and `{:error, {:unknown | :starting, record}}` if too few nodes answered in time.
   `:canal_lock_quorum.change_members/1` has the details.
@@ -241,7 +242,8 @@ defmodule CanalLock.Quorum do
 
   @doc """
   Makes a new cluster of `members` after more than half of the old ones were lost permanently. This node must be in the
-  list. All locks are lost. Old members outside the list must never run again with their state files.
+  list, and after an earlier reset a member of that one. All locks are lost. Old members outside the list must never run
+  again with their state files.
   `:canal_lock_quorum.reset_members/1` has the details.
   """
   @spec reset_members([node, ...]) :: :canal_lock_quorum.change_answer()

@@ -64,7 +64,7 @@ use std::time::Duration;
 /// How often unanswered questions about views are repeated. A change needs few of them.
 const REPEAT: Duration = Duration::from_millis(100);
 
-/// The most batches that are kept for a voter that has not begun yet. Agents repeat batches that are not answered.
+/// The most first batches of sessions that are kept for a voter that has not begun yet. Agents repeat the others.
 const MAX_EARLY: usize = 1024;
 
 /// What waits for a write.

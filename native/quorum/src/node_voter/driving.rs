@@ -159,7 +159,7 @@ impl NodeVoter {
         };
         let message = ViewMessage::Readiness(readiness);
         match &self.trouble {
-            // It may wait for the disk for ever, and shows nothing else.
+            // The disk may never write again, and this message needs nothing that is not stored.
             Some(_) => self.post_now(from.clone(), message),
             None => self.post(from.clone(), Role::Voter, message),
         }

@@ -460,6 +460,12 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
     assert!(!nodes.all_vote("ab"));
     nodes.wait(2000);
     assert!(nodes.all_vote("ab"));
+    // Again, and a late message of the first reset.
+    assert_eq!(nodes.reset("a", "ab"), ChangeAnswer::Done(0));
+    nodes.wait(2000);
+    nodes.tell("b", ViewMessage::Reset(record.clone()));
+    assert!(nodes.record("b").unwrap().fence > record.fence);
+    let record = nodes.record("a").unwrap().clone();
     // The others are the old cluster, and are refused.
     nodes.start_nodes("cd", "abcde");
     nodes.wait(3000);

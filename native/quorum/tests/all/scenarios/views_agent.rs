@@ -604,6 +604,30 @@ fn a_client_follows_another_cluster_when_its_own_is_silent() {
     assert_eq!(views.agents[6].record(), Some(&other));
 }
 
+/// After a reset, other nodes may still tell the old cluster's record, which lists a node that has left it.
+#[test]
+fn an_agent_follows_its_own_voter_out_of_a_cluster() {
+    let (mut views, _, _) = with_lock();
+    let lease_ms = views.rules.voter_lease.as_millis() as u64;
+    let other = |members: &[usize]| {
+        let mut other = Record::first(peers(members), lease_ms);
+        other.id.cluster += 1;
+        other
+    };
+    let without = other(&[0, 2]);
+    views.tell_from(1, "n1", &without);
+    assert_eq!(views.agents[1].record(), Some(&without));
+    // A client whose cluster is silent waits for its own voter, if it is listed.
+    let with = other(&[0, 1, 6]);
+    let lease = views.rules.voter_lease + SECOND;
+    (0..3).for_each(|place| views.cut(6, place));
+    views.pass(lease);
+    views.tell_from(6, "n0", &with);
+    assert_ne!(views.agents[6].record(), Some(&with));
+    views.tell_from(6, "n6", &with);
+    assert_eq!(views.agents[6].record(), Some(&with));
+}
+
 /// A voter with a lower number is told, and one with a higher number is asked.
 #[test]
 fn numbers_that_differ_are_repaired() {
