@@ -59,7 +59,9 @@ samples(#{changes_lease_ms := Lease_ms} = Mode) ->
     end),
     ok = all_held(Holders, [A, C, E, F, G]),
     _ = [test_nodes:stop(Node) || Node <- Nodes],
-    Rows = [{?ADD, Added}, {?REMOVE, Removed}, {?DEAD, Dead}, {?ALL, All}, {?LOST, worst(Lost)}, {?SUSPENDED, Suspended}],
+    Rows = [
+        {?ADD, Added}, {?REMOVE, Removed}, {?DEAD, Dead}, {?ALL, All}, {?LOST, worst(Lost)}, {?SUSPENDED, Suspended}
+    ],
     [{{changes, Variant, 3, ours, Measure}, Value} || {Variant, Row} <- Rows, {Measure, Value} <- maps:to_list(Row)].
 
 change(Node, Members) ->

@@ -399,7 +399,8 @@ change_members(Members) ->
 
 %% @doc Makes a new cluster of `Members' after more than half of the old ones were lost permanently. Call it on one of
 %% `Members', all of which must run. All locks are lost. New locks wait for a lease, and their fences begin 2^40 above
-%% those that `Members' know. After an earlier reset, one of `Members' must be of that one: the others know lower fences.
+%% those that `Members' know. After an earlier reset, `Members' must have one that took part in it: the others know only
+%% lower fences.
 %%
 %% <em>Old members outside the list must never run again with their state files.</em> If more than half of the old ones
 %% do, they are the old cluster, and two processes can hold a name.

@@ -49,7 +49,7 @@ returning_test_() ->
             {"those that return have the fences of those that stayed and are down then, 5 and 2",
                 fun(Nodes) -> fences_down(2, Nodes) end},
             {"a member that missed the locks has their fences, 5 and 3", fun missed/1},
-            {"fences grow, also if those that left go on as clients", fun(Nodes) -> fences_after(3, clients, Nodes) end},
+            {"fences grow if those that left go on as clients", fun(Nodes) -> fences_after(3, clients, Nodes) end},
             {"and if they return without their files", fun(Nodes) -> fences_after(3, without_files, Nodes) end},
             {"with one member in both lists, those of the old list get nothing", fun overlap_of_one/1},
             {"a client keeps its lock while members that left earlier return", fun client_overlap/1}
