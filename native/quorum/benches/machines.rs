@@ -3,7 +3,7 @@
 //! `cargo bench -p quorum` prints the tables of `docs/quorum.md`. Rounds of compared cases alternate, and medians are
 //! shown. With the argument `quick` it runs for a second, to check that it works.
 
-use quorum::agent::{Agent, AgentOutput, AgentSetup, Request};
+use quorum::agent::{Adoption, Agent, AgentOutput, AgentSetup, Request};
 use quorum::frame;
 use quorum::members::{Member, Members};
 use quorum::message::{Fence, Frame, Lifetime, Mode, Name, Names, Token};
@@ -195,6 +195,34 @@ impl Cluster {
         )
     }
 
+    /// Adopts a list of new voters, until they know all locks and none relies on the list before. Returns as `restart`.
+    fn change(&mut self, life: u32) -> (f64, f64) {
+        let count = self.voters.len();
+        let new = |me| voter(count, me, Lifetime::new(life, 0), self.now);
+        self.voters = (0..count).map(new).collect();
+        let members = Members::new(count).unwrap();
+        let adoption = Adoption {
+            members,
+            connected: members.iter().collect(),
+            rules: Rules::default(),
+            is_next: true,
+        };
+        let begin = Instant::now();
+        self.agent.adopt(self.now, adoption);
+        self.longest = Some(begin.elapsed());
+        for member in members.iter() {
+            let begin = Instant::now();
+            self.agent.sealed(self.now, member);
+            self.longest = self.longest.map(|longest| longest.max(begin.elapsed()));
+        }
+        self.run();
+        assert!(self.agent.is_kept());
+        (
+            begin.elapsed().as_nanos() as f64,
+            self.longest.take().unwrap_or_default().as_nanos() as f64,
+        )
+    }
+
     /// Sends one heartbeat to all voters and back. Returns nanoseconds.
     fn heartbeat(&mut self) -> f64 {
         self.now = self.now + Rules::default().heartbeat;
@@ -296,7 +324,7 @@ fn main() {
     let mut full = Cluster::new(3);
     full.hold(held);
     let mut empty = Cluster::new(3);
-    let mut figures: [Vec<f64>; 9] = Default::default();
+    let mut figures: [Vec<f64>; 11] = Default::default();
     let lease = full.agent.lease();
     let lock = full
         .agent
@@ -321,7 +349,13 @@ fn main() {
         figures[7].push(all);
         figures[8].push(longest);
     }
-    let [a, b, c, d, e, f, g, h, i] = figures.map(median);
+    // The new voters are in quarantine: no pairs any more.
+    for round in 0..rounds {
+        let (all, longest) = full.change(100_000 + round as u32);
+        figures[9].push(all);
+        figures[10].push(longest);
+    }
+    let [a, b, c, d, e, f, g, h, i, j, k] = figures.map(median);
     println!("| | {held} held | none held |");
     println!("|---|---|---|");
     println!("| a pair, one at a time: ns | {a:.0} | {b:.0} |");
@@ -335,6 +369,14 @@ fn main() {
     println!(
         "| longest call of a machine during that: ms | {:.2} | |",
         i / 1e6
+    );
+    println!(
+        "| change of all members until no lock needs the old ones: ms | {:.1} | |",
+        j / 1e6
+    );
+    println!(
+        "| longest call of a machine during that: ms | {:.2} | |",
+        k / 1e6
     );
 
     println!();
