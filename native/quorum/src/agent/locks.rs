@@ -491,7 +491,6 @@ impl Locks {
                 .set(member, self.lease.valid(member).relative_to(now));
         }
         self.provisional.clear();
-        self.transition.rebase(now);
         for (token, lock) in &mut self.held {
             lock.since = lock.since.relative_to(now);
             lock.pass_until = lock.pass_until.map(|until| until.relative_to(now));

@@ -11,6 +11,8 @@
 //! request gets it any more. A lock with a quorum of kept votes is kept, and so no request can get a quorum of the list
 //! before. Then it moves as soon as a quorum of the new list votes for it.
 //!
+//! Locks with the same votes have the same deadline, and are kept by the same seals: they are one *group*.
+//!
 //! A lock cannot be kept if its votes of the list before did not count, or if the agent missed a list in between.
 
 use crate::members::{Member, MemberSet};
@@ -21,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The votes of the list before.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Before {
     pub(super) votes: MemberSet,
     /// Those of the votes that end at `end`.
@@ -30,14 +32,29 @@ pub(super) struct Before {
     pub(super) quorum: usize,
 }
 
+/// What locks of one group have in common. In the order of the deadlines.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Votes {
+    pub(super) deadline: Time,
+    /// `None` if they cannot be kept.
+    pub(super) before: Option<Before>,
+    /// Whether their holders were notified in the list before that they are at risk.
+    pub(super) was_notified: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Lock {
-    deadline: Time,
-    /// `None` if it cannot be kept.
-    before: Option<Before>,
+struct Group {
+    tokens: BTreeSet<Token>,
     kept: MemberSet,
-    /// Whether its holder was notified that it is at risk.
+    /// Whether their holders were notified that they are at risk.
     is_notified: bool,
+}
+
+impl Group {
+    fn is_kept(&self, votes: &Votes) -> bool {
+        let before = votes.before.as_ref();
+        before.is_some_and(|before| self.kept.len() >= before.quorum)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,12 +64,8 @@ pub(super) struct Transition {
     /// Those with a vote of a lock that may be kept.
     voters: MemberSet,
     sealed: MemberSet,
-    locks: BTreeMap<Token, Lock>,
-    /// The locks that are kept.
-    kept: BTreeSet<Token>,
-    deadlines: BTreeSet<(Time, Token)>,
-    /// The same, without those whose holders were notified.
-    unnotified: BTreeSet<(Time, Token)>,
+    /// None is empty.
+    groups: BTreeMap<Votes, Group>,
 }
 
 impl Transition {
@@ -64,52 +77,52 @@ impl Transition {
         }
     }
 
-    pub(super) fn insert(
-        &mut self,
-        token: Token,
-        deadline: Time,
-        before: Option<Before>,
-        is_notified: bool,
-    ) {
-        let votes = before.as_ref().map(|before| before.votes);
-        self.voters = self.voters.or(votes.unwrap_or_default());
-        self.deadlines.insert((deadline, token));
-        if !is_notified {
-            self.unnotified.insert((deadline, token));
-        }
-        let lock = Lock {
-            deadline,
-            before,
+    pub(super) fn insert(&mut self, token: Token, votes: Votes) {
+        let before = votes.before.as_ref().map(|before| before.votes);
+        self.voters = self.voters.or(before.unwrap_or_default());
+        let is_notified = votes.was_notified;
+        let group = self.groups.entry(votes).or_insert_with(|| Group {
+            tokens: BTreeSet::new(),
             kept: MemberSet::EMPTY,
             is_notified,
-        };
-        self.locks.insert(token, lock);
+        });
+        group.tokens.insert(token);
     }
 
     /// Removes a lock that has moved or is gone. Returns whether its holder was notified that it is at risk, if the
     /// lock was in transition.
     pub(super) fn remove(&mut self, token: Token) -> Option<bool> {
-        let lock = self.locks.remove(&token)?;
-        self.kept.remove(&token);
-        self.deadlines.remove(&(lock.deadline, token));
-        self.unnotified.remove(&(lock.deadline, token));
-        Some(lock.is_notified)
+        let mut groups = self.groups.iter_mut();
+        let (votes, group) = groups.find(|(_, group)| group.tokens.contains(&token))?;
+        group.tokens.remove(&token);
+        let is_notified = group.is_notified;
+        if group.tokens.is_empty() {
+            let votes = votes.clone();
+            self.groups.remove(&votes);
+        }
+        Some(is_notified)
+    }
+
+    fn find(&self, token: Token) -> Option<(&Votes, &Group)> {
+        let mut groups = self.groups.iter();
+        groups.find(|(_, group)| group.tokens.contains(&token))
     }
 
     pub(super) fn contains(&self, token: Token) -> bool {
-        self.locks.contains_key(&token)
+        self.find(token).is_some()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.locks.is_empty()
+        self.groups.is_empty()
     }
 
     pub(super) fn tokens(&self) -> impl Iterator<Item = Token> + '_ {
-        self.locks.keys().copied()
+        let groups = self.groups.values();
+        groups.flat_map(|group| group.tokens.iter().copied())
     }
 
     pub(super) fn is_notified(&self, token: Token) -> bool {
-        self.locks.get(&token).is_some_and(|lock| lock.is_notified)
+        self.find(token).is_some_and(|(_, group)| group.is_notified)
     }
 
     /// This voter of the list before is sealed, as the agent learns at `now`. Its votes that still count are kept.
@@ -122,21 +135,20 @@ impl Transition {
         }
         self.sealed = self.sealed.with(voter);
         let mut kept = Vec::new();
-        for (token, lock) in &mut self.locks {
+        for (votes, group) in &mut self.groups {
             let counts = |before: &&Before| {
                 let is_provisional = before.provisional.contains(voter);
                 let ends = before.end <= now || bugs.have(ProtocolBug::UnaskedNotKept);
                 before.votes.contains(voter) && !(is_provisional && ends)
             };
-            let Some(before) = lock.before.as_ref().filter(counts) else {
-                continue;
-            };
-            lock.kept = lock.kept.with(voter);
-            if lock.kept.len() == before.quorum {
-                kept.push(*token);
+            let was_kept = group.is_kept(votes);
+            if votes.before.as_ref().is_some_and(|before| counts(&before)) {
+                group.kept = group.kept.with(voter);
+            }
+            if group.is_kept(votes) && !was_kept {
+                kept.extend(&group.tokens);
             }
         }
-        self.kept.extend(&kept);
         kept
     }
 
@@ -149,37 +161,40 @@ impl Transition {
     }
 
     /// Only for [`ProtocolBug::NewVotesCount`].
-    pub(super) fn keep(&mut self, token: Token) {
-        self.kept.insert(token);
+    pub(super) fn keep_all(&mut self) {
+        for group in self.groups.values_mut() {
+            group.kept = MemberSet::from_bits(0xffff);
+        }
     }
 
     pub(super) fn is_kept(&self, token: Token) -> bool {
-        self.kept.contains(&token)
+        self.find(token)
+            .is_some_and(|(votes, group)| group.is_kept(votes))
     }
 
     pub(super) fn kept(&self) -> impl Iterator<Item = Token> + '_ {
-        self.kept.iter().copied()
+        let groups = self.groups.iter();
+        let kept = groups.filter(|(votes, group)| group.is_kept(votes));
+        kept.flat_map(|(_, group)| group.tokens.iter().copied())
     }
 
     /// The locks whose deadline has passed.
     pub(super) fn expired(&self, now: Time) -> impl Iterator<Item = Token> + '_ {
-        let expired = self.deadlines.iter();
-        expired
-            .take_while(move |(deadline, _)| *deadline <= now)
-            .map(|(_, token)| *token)
+        let groups = self.groups.iter();
+        groups
+            .take_while(move |(votes, _)| votes.deadline <= now)
+            .flat_map(|(_, group)| group.tokens.iter().copied())
     }
 
     /// Takes the locks with a deadline after `now` and before `until`, once. Their holders must be notified.
     pub(super) fn at_risk(&mut self, now: Time, until: Time) -> Vec<Token> {
         let mut at_risk = Vec::new();
-        while let Some((deadline, token)) = self.unnotified.first().copied() {
-            if deadline >= until {
-                break;
+        let groups = self.groups.iter_mut();
+        for (votes, group) in groups.take_while(|(votes, _)| votes.deadline < until) {
+            if !group.is_notified && votes.deadline > now {
+                at_risk.extend(&group.tokens);
             }
-            self.unnotified.pop_first();
-            let lock = self.locks.get_mut(&token).expect("it has a deadline");
-            lock.is_notified = true;
-            at_risk.extend((deadline > now).then_some(token));
+            group.is_notified = true;
         }
         at_risk
     }
@@ -187,32 +202,12 @@ impl Transition {
     /// When something must be done about one, if a lock is at risk when less than `at_risk` is left.
     pub(super) fn deadline(&self, at_risk: Duration) -> Option<Time> {
         let left = i64::try_from(at_risk.as_nanos()).unwrap_or(i64::MAX);
-        let unnotified = self.unnotified.first();
-        let unnotified =
-            unnotified.map(|(at, _)| Time(at.0.saturating_sub(left).saturating_add(1)));
-        let expires = self.deadlines.first().map(|(at, _)| *at);
-        unnotified.into_iter().chain(expires).min()
-    }
-
-    #[cfg(feature = "model")]
-    pub(super) fn rebase(&mut self, now: Time) {
-        for valid in &mut self.valid {
-            *valid = valid.relative_to(now);
-        }
-        for lock in self.locks.values_mut() {
-            lock.deadline = lock.deadline.relative_to(now);
-            if let Some(before) = &mut lock.before {
-                before.end = before.end.relative_to(now);
-            }
-        }
-        let deadlines = self.locks.iter();
-        self.deadlines = deadlines
-            .map(|(token, lock)| (lock.deadline, *token))
-            .collect();
-        let unnotified = self.locks.iter().filter(|(_, lock)| !lock.is_notified);
-        self.unnotified = unnotified
-            .map(|(token, lock)| (lock.deadline, *token))
-            .collect();
+        let mut groups = self.groups.iter();
+        let expires = groups.clone().next().map(|(votes, _)| votes.deadline);
+        let unnotified = groups.find(|(_, group)| !group.is_notified);
+        let notify = unnotified
+            .map(|(votes, _)| Time(votes.deadline.0.saturating_sub(left).saturating_add(1)));
+        notify.into_iter().chain(expires).min()
     }
 }
 
@@ -230,8 +225,13 @@ mod tests {
             end: Time(20),
             quorum: 2,
         };
-        transition.insert(Token(1), Time(30), Some(before), false);
-        transition.insert(Token(2), Time(50), None, false);
+        let votes = |deadline, before| Votes {
+            deadline: Time(deadline),
+            before,
+            was_notified: false,
+        };
+        transition.insert(Token(1), votes(30, Some(before)));
+        transition.insert(Token(2), votes(50, None));
         (
             transition,
             [0, 1, 2].map(|place| Member::at(place).unwrap()),

@@ -1,6 +1,6 @@
 //! Held locks when the list of members changes: see `transition.rs`.
 
-use super::super::transition::{Before, Transition};
+use super::super::transition::{Before, Transition, Votes};
 use super::{Locks, VoterLocks};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::Token;
@@ -25,7 +25,7 @@ impl Locks {
         for (token, lock) in &mut self.held {
             let standing = &lock.standing;
             let set = self.sets.get(&standing.votes());
-            let (before, is_notified) = match standing.votes_count() {
+            let (before, was_notified) = match standing.votes_count() {
                 false => (None, self.transition.is_notified(*token)),
                 true => (
                     is_next.then(|| Before {
@@ -47,10 +47,15 @@ impl Locks {
             };
             standing.adopt(deadline, quorum);
             lock.asked = MemberSet::EMPTY;
-            transition.insert(*token, deadline, before, is_notified);
-            if self.bugs.have(ProtocolBug::NewVotesCount) {
-                transition.keep(*token);
-            }
+            let votes = Votes {
+                deadline,
+                before,
+                was_notified,
+            };
+            transition.insert(*token, votes);
+        }
+        if self.bugs.have(ProtocolBug::NewVotesCount) {
+            transition.keep_all();
         }
         // The words of the lease stand for other voters from now on. See L4.
         self.lease.reset();
@@ -95,6 +100,10 @@ impl Locks {
     }
 
     fn move_those(&mut self, mut tokens: Vec<Token>, now: Time) -> Vec<Token> {
+        let is_live = |member: &Member| self.lease.valid(*member) > now;
+        if self.members.iter().filter(is_live).count() < self.quorum {
+            return Vec::new();
+        }
         tokens.retain(|token| self.move_lock(*token, now));
         tokens
     }
