@@ -1,4 +1,4 @@
-%% Changes of the members under load: how long each takes, and the longest wait for a lock meanwhile.
+%% Changes of the members under load: how long each takes, and the longest wait for a lock during it.
 %%
 %% Three of seven nodes are members, and all of them lock: five loops on each lock names of their own, and one process
 %% on each holds a lock. A held lock that is lost ends the run with an error.
@@ -15,10 +15,10 @@
 -define(LOST, "a member lost its file").
 -define(SUSPENDED, "replace a member, a client is suspended").
 
--define(LEAD_NS, 300_000_000).
+%% All nodes have the order before the load begins.
+-define(LEAD_MS, 300).
 %% The load begins so long before the change.
 -define(BEFORE_MS, 300).
--define(MS_NS, 1_000_000).
 
 -spec variants() -> [string()].
 variants() ->
@@ -32,27 +32,27 @@ samples(#{changes_lease_ms := Lease_ms} = Mode) ->
     Start = fun(Node) -> test_quorum_cluster:start(Node, Options) end,
     ok = test_quorum_cluster:start_all([{Node, Options} || Node <- Nodes]),
     Holders = [holder(Node) || Node <- Nodes],
-    Load = fun(Lockers, Longest_ms) -> {Lockers, Longest_ms, Mode} end,
+    Sample = fun(Lockers, Longest_ms, Change) -> sample(Lockers, Longest_ms, Change, Mode) end,
     Changed = fun(On, Members) -> fun() -> {ok, _} = change(On, Members) end end,
-    Added = sample(Load(Nodes, 1000), Changed(A, [A, B, C, D])),
-    Removed = sample(Load(Nodes, 1000), Changed(D, [A, B, C])),
+    Added = Sample(Nodes, 1000, Changed(A, [A, B, C, D])),
+    Removed = Sample(Nodes, 1000, Changed(D, [A, B, C])),
     %% Its votes are over when it is replaced.
     ok = test_quorum_cluster:stop(C),
     timer:sleep(Lease_ms),
-    Dead = sample(Load(Nodes -- [C], 1000), Changed(A, [A, B, D])),
-    All = sample(Load(Nodes -- [C], 1000), Changed(A, [E, F, G])),
+    Dead = Sample(Nodes -- [C], 1000, Changed(A, [A, B, D])),
+    All = Sample(Nodes -- [C], 1000, Changed(A, [E, F, G])),
     Lost = [
         begin
             ok = test_quorum_cluster:stop(Node),
             ok = test_quorum_cluster:lose_file(Node),
-            Came = sample(Load(Nodes -- [C | Losers], 2000), fun() -> Start(Node), await_member(Node) end),
+            Came = Sample(Nodes -- [C | Losers], 2000, fun() -> Start(Node), await_member(Node) end),
             ok = test_quorum_cluster:await_voting([Node]),
             Came
         end
      || {Node, Losers} <- [{E, [E]}, {F, [E, F]}, {G, [E, F, G]}]
     ],
     ok = all_held(Holders, [C, E, F, G]),
-    Suspended = sample(Load(Nodes -- [A, C], Lease_ms + 3000), fun() ->
+    Suspended = Sample(Nodes -- [A, C], Lease_ms + 3000, fun() ->
         Suspension = test_nodes:suspend(A),
         {ok, _} = change(E, [D, E, F]),
         ok = test_nodes:resume(Suspension)
@@ -83,7 +83,7 @@ all_held(Holders, Ended) ->
     ],
     ok.
 
-%% Until it is a member with a new identity, and votes.
+%% Waits until the node is a member with a new identity, and votes.
 await_member(Node) ->
     call(Node, fun() ->
         test_await:value({member, true}, fun() ->
@@ -93,8 +93,8 @@ await_member(Node) ->
     end).
 
 %% The load goes on for a while after the change should be over.
-sample({Nodes, Longest_ms, #{warm_up_ms := WarmUp_ms}}, Change) ->
-    Starts_ns = os:system_time(nanosecond) + ?LEAD_NS,
+sample(Nodes, Longest_ms, Change, #{warm_up_ms := WarmUp_ms}) ->
+    Starts_ns = os:system_time(nanosecond) + ?LEAD_MS * 1_000_000,
     Window_ms = ?BEFORE_MS + Longest_ms + 1000,
     Plan = #{starts_ns => Starts_ns, warm_up_ms => WarmUp_ms, window_ms => Window_ms},
     Work = #{calls => unlock_async, names => own, loops => 5},
@@ -102,7 +102,7 @@ sample({Nodes, Longest_ms, #{warm_up_ms := WarmUp_ms}}, Change) ->
     {Pid, Monitor} = spawn_monitor(fun() ->
         Self ! {self(), test_nodes:call_all(Nodes, fun() -> bench_cluster_load:run(Work, Plan) end)}
     end),
-    timer:sleep(?LEAD_NS div ?MS_NS + WarmUp_ms + ?BEFORE_MS),
+    timer:sleep(?LEAD_MS + WarmUp_ms + ?BEFORE_MS),
     {Took_us, _} = timer:tc(Change),
     receive
         {Pid, Done} ->

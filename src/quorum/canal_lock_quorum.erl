@@ -382,8 +382,8 @@ unlock_async_by_id(Id) ->
 %% change.
 %%
 %% Answers `{ok, Number}' when a quorum of the new members votes and no lock needs the old ones. Nodes that left the
-%% list may be stopped for ever then; until they are stopped, they are clients. If `Members' is the list already, it
-%% answers when the last change is over. After two leases it gives up:
+%% list can then be stopped permanently. Until they are stopped, they are clients. If the list does not change, the call
+%% answers when the last change is over. A step that takes two leases ends the call with an error:
 %%
 %% <ul>
 %% <li>`{error, {not_ready, [{Node, Why}]}}': nothing was changed; see {@type why()}.</li>

@@ -1,6 +1,6 @@
 //! Measures the cost of the machines in memory: without network or BEAM, with encoded frames.
 //!
-//! `cargo bench -p quorum` prints the tables of `docs/quorum.md`. Rounds of compared cases alternate, and medians are
+//! `cargo bench -p quorum` prints the figures of `docs/performance.md`. Rounds of compared cases alternate, and medians are
 //! shown. With the argument `quick` it runs for a second, to check that it works.
 
 use quorum::agent::{Adoption, Agent, AgentOutput, AgentSetup, Request};
@@ -195,7 +195,7 @@ impl Cluster {
         )
     }
 
-    /// Adopts a list of new voters, until they know all locks and none relies on the list before. Returns as `restart`.
+    /// Adopts a list of new voters, and runs until no lock relies on the list before. Returns the same as `restart`.
     fn change(&mut self, life: u32) -> (f64, f64) {
         let count = self.voters.len();
         let new = |me| voter(count, me, Lifetime::new(life, 0), self.now);
@@ -349,7 +349,7 @@ fn main() {
         figures[7].push(all);
         figures[8].push(longest);
     }
-    // The new voters are in quarantine: no pairs any more.
+    // At the end, because the new voters are in quarantine and grant nothing new.
     for round in 0..rounds {
         let (all, longest) = full.change(100_000 + round as u32);
         figures[9].push(all);

@@ -24,6 +24,6 @@ mod records;
 mod resets;
 mod world;
 
-pub use plan::{Options, Plan};
+pub use plan::{Options, Plan, Setting};
 pub use records::Broken;
 pub use world::{run, Outcome};

@@ -1,7 +1,7 @@
 //! Histories in which the members change. `SOAK=N` plays N times as many.
 
 use quorum::protocol_bug::ProtocolBug::{self, *};
-use quorum_check::views::{run, Options};
+use quorum_check::views::{run, Options, Setting};
 
 fn soak() -> u64 {
     std::env::var("SOAK")
@@ -36,7 +36,7 @@ fn histories_with_faults_break_nothing() {
 /// Q1, Q5, PR5: a new cluster of the survivors, while members of the old one return.
 #[test]
 fn resets_break_nothing() {
-    break_nothing(&resets(), 600);
+    break_nothing(&Options::of(Setting::Resets), 600);
 }
 
 /// PR5: no lock is lost, and each change is done.
@@ -62,24 +62,8 @@ fn histories_without_faults_lose_nothing() {
 /// Q13, PR5, with the settings of the controls below.
 #[test]
 fn histories_of_the_controls_break_nothing() {
-    break_nothing(&contended(), 150);
-    break_nothing(&hurried(), 150);
-}
-
-fn general() -> Options {
-    Options::default()
-}
-
-fn contended() -> Options {
-    Options::default().contended()
-}
-
-fn hurried() -> Options {
-    Options::default().hurried()
-}
-
-fn resets() -> Options {
-    Options::default().resets()
+    break_nothing(&Options::of(Setting::Contended), 150);
+    break_nothing(&Options::of(Setting::Hurried), 150);
 }
 
 /// The bug breaks one of these, in a history that breaks nothing without it.
@@ -99,13 +83,13 @@ macro_rules! controls {
         $(#[$attribute])*
         #[test]
         fn $test() {
-            finds(&$setting(), $bug, &[$(stringify!($label)),*], 4000);
+            finds(&Options::of(Setting::$setting), $bug, &[$(stringify!($label)),*], 4000);
         }
     )*};
 }
 
 controls! {
-    general:
+    General:
     votes_before_agents_have_settled(VotesUnsettled): Q1;
     sealed_voters_report_no_agents(NoReports): Q1;
     an_agent_settles_without_its_locks(SettlesUnasserted): Q1;
@@ -124,19 +108,19 @@ controls! {
 }
 
 controls! {
-    resets:
+    Resets:
     after_a_reset_voters_wait_for_no_lease(ResetNoQuarantine): Q1;
     records_are_shown_before_they_are_stored(SealNotStored): PR1 PR5 Q5;
 }
 
 controls! {
-    contended:
+    Contended:
     votes_of_the_new_list_are_enough(NewVotesCount): Q1;
     a_vote_too_few_is_kept(FewerKept): Q1;
     a_deadline_ignores_the_end_of_unasked_votes(DeadlineOfUnasked): Q1;
 }
 
 controls! {
-    hurried:
+    Hurried:
     kept_is_said_too_early(KeptEarly): PR5;
 }

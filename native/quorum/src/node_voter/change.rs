@@ -10,7 +10,7 @@
 //! A reset has the first step and the last one only: see `reset.rs`.
 //!
 //! A node that has lost its file drives a change to the same nodes, with its new identity. A node that has accepted a
-//! record, and has heard of no decision for two leases, drives the decision of that record.
+//! record drives the decision of that record when two leases have passed without a decision.
 
 use crate::time::Time;
 use crate::view::{Ballot, NodeName, Record, ViewId};

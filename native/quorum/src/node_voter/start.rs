@@ -2,8 +2,8 @@
 //! its list, each in answer to a question of its own, with the same list, knows that none of them has a view. It forms
 //! view 0 of these identities; all others form the same one, or take it.
 //!
-//! A node that hears of a view instead takes that view. It is a member if the view has its identity, a lost member if
-//! the view has its name with another identity, and otherwise a client.
+//! A node that receives the record of a view instead takes that view. If the view has its identity, the node is a
+//! member. If the view has its name with another identity, it is a lost member. Otherwise it is a client.
 
 use crate::time::Time;
 use crate::view::{Id, NodeName};

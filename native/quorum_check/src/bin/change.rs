@@ -1,7 +1,7 @@
 //! Plays histories in which the members change: `change [--seed S] [--histories N] [--calm] [--contended] [--hurried]
 //! [--resets] [--trace]`.
 
-use quorum_check::views::{run, Options};
+use quorum_check::views::{run, Options, Setting};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -15,9 +15,9 @@ fn main() -> ExitCode {
             "--from" => from = number(arguments.next()).unwrap_or(0),
             "--histories" => histories = number(arguments.next()).unwrap_or(1),
             "--calm" => options.calm = Some(true),
-            "--hurried" => options = options.hurried(),
-            "--contended" => options = options.contended(),
-            "--resets" => options = options.resets(),
+            "--hurried" => options = Options::of(Setting::Hurried),
+            "--contended" => options = Options::of(Setting::Contended),
+            "--resets" => options = Options::of(Setting::Resets),
             "--trace" => options.trace = true,
             other => {
                 eprintln!("unknown argument {other}");

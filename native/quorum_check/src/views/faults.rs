@@ -1,5 +1,6 @@
 //! Crashes, lost files, links that are cut. All faults end when the history heals.
 
+use super::plan::Setting;
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MILLISECOND, SECOND};
 use quorum::view::Role;
@@ -86,14 +87,14 @@ impl World {
 
     /// A record is decided: some nodes do not hear of it for some leases, or crash now.
     pub fn disturb(&mut self, decider: usize, record: &Record) {
-        if self.options.hurried {
+        if self.options.setting == Setting::Hurried {
             self.slow();
         }
         if self.plan.is_calm() || self.healed {
             return;
         }
         let lease = self.plan.lease();
-        if self.options.contended && self.random.chance(700) {
+        if self.options.setting == Setting::Contended && self.random.chance(700) {
             return self.hide(decider, record);
         }
         // A reset is taken by all of the list, or by none that votes.
@@ -114,7 +115,7 @@ impl World {
         }
     }
 
-    /// A quorum of the list before, if there is one without the node that decided, hears of nothing for about a lease.
+    /// Cuts a quorum of the list before off for about a lease: without the node that decided, if there is such a quorum.
     fn hide(&mut self, decider: usize, record: &Record) {
         let lease = self.plan.lease();
         let before = record.before.iter().map(|peer| self.index(&peer.node));
@@ -240,15 +241,7 @@ impl World {
         for (from, to) in links.clone() {
             self.network.cut(from, to);
             if self.random.chance(500) {
-                let delay = self.random.spread(MILLISECOND, SECOND);
-                self.push(
-                    self.real + delay,
-                    Event::Connection {
-                        node: from,
-                        about: to,
-                        up: false,
-                    },
-                );
+                self.notice(from, to, false);
             }
         }
         self.push(self.real + span, Event::Mend(links));
@@ -257,16 +250,15 @@ impl World {
     pub fn mend(&mut self, links: Vec<(usize, usize)>) {
         for (from, to) in links {
             self.network.restore(from, to);
-            let delay = self.random.spread(MILLISECOND, SECOND);
-            self.push(
-                self.real + delay,
-                Event::Connection {
-                    node: from,
-                    about: to,
-                    up: true,
-                },
-            );
+            self.notice(from, to, true);
         }
+    }
+
+    /// A node notices a little later that a connection is up or down.
+    fn notice(&mut self, node: usize, about: usize, up: bool) {
+        let delay = self.random.spread(MILLISECOND, SECOND);
+        let event = Event::Connection { node, about, up };
+        self.push(self.real + delay, event);
     }
 
     /// From here on, no fault excuses the machines. Nodes that the operator has turned off stay off.

@@ -1,5 +1,6 @@
 //! Calls of the machines, and their outputs.
 
+use super::plan::Setting;
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use quorum::agent::{AgentOutput, Request};
@@ -161,7 +162,7 @@ impl World {
                 if self.granted(node, request.0, token, fence, standing) {
                     let hold = self.random.spread(MILLISECOND, self.plan.hold);
                     self.becomes(node, Activity::Holding(token), hold);
-                    if self.options.contended {
+                    if self.options.setting == Setting::Contended {
                         self.while_held(node, hold);
                     }
                 } else {

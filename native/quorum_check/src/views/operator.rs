@@ -1,6 +1,7 @@
 //! The operator: changes the members, one list after the other, and turns off the nodes that have left when the answer
 //! says so. A list may have nodes that are off: they are turned on before, with their old files.
 
+use super::plan::Setting;
 use super::records::Reset;
 use super::world::{Event, World};
 use crate::simulation::clock::SECOND;
@@ -98,7 +99,7 @@ impl World {
             let most = self.counts.entry("longest change (ms)").or_default();
             *most = (*most).max(took as u64);
             self.operator.list = list;
-            if self.options.hurried {
+            if self.options.setting == Setting::Hurried {
                 self.push(self.real, Event::Operator(false));
             }
             if !self.healed {

@@ -5,48 +5,43 @@ use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND, SECOND};
 use crate::simulation::network::Conditions;
 use quorum::protocol_bug::{ProtocolBug, ProtocolBugs};
 
+/// What histories are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Setting {
+    /// Changes and faults of all kinds.
+    #[default]
+    General,
+    /// One name that all nodes want, and small lists. When a record is decided, a quorum of the list before often gets
+    /// no message about it for a lease: the shortest way to two holders.
+    Contended,
+    /// No faults. Each change begins when the one before is done, and some links are slow when a record is decided.
+    Hurried,
+    /// A majority is lost, and the operator resets.
+    Resets,
+}
+
 /// Beyond the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    pub setting: Setting,
     pub bugs: ProtocolBugs,
     /// No faults: nothing may be lost, and waits are short.
     pub calm: Option<bool>,
-    /// One name that all nodes want, and small lists. When a record is decided, a quorum of the list before often does
-    /// not hear of it for about a lease: the shortest way to two holders.
-    pub contended: bool,
-    /// A majority is lost, and the operator resets.
-    pub resets: bool,
-    /// Without faults: each change begins when the one before is done, and some links are slow when a record is
-    /// decided.
-    pub hurried: bool,
     pub trace: bool,
 }
 
 impl Options {
     #[must_use]
-    pub fn contended(self) -> Options {
+    pub fn of(setting: Setting) -> Options {
+        let calm = match setting {
+            Setting::General => None,
+            Setting::Hurried => Some(true),
+            Setting::Contended | Setting::Resets => Some(false),
+        };
         Options {
-            contended: true,
-            calm: Some(false),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub fn resets(self) -> Options {
-        Options {
-            resets: true,
-            calm: Some(false),
-            ..self
-        }
-    }
-
-    #[must_use]
-    pub fn hurried(self) -> Options {
-        Options {
-            hurried: true,
-            calm: Some(true),
-            ..self
+            setting,
+            calm,
+            ..Options::default()
         }
     }
 
@@ -87,7 +82,8 @@ pub struct Plan {
 
 impl Plan {
     pub fn draw(random: &mut Random, options: &Options) -> Plan {
-        let nodes = random.between(3, if options.contended { 5 } else { 7 }) as usize;
+        let setting = options.setting;
+        let nodes = random.between(3, if setting == Setting::Contended { 5 } else { 7 }) as usize;
         let calm = options.calm.unwrap_or_else(|| random.chance(150));
         let first = list(random, nodes);
         let changes = random.between(1, 6);
@@ -124,14 +120,14 @@ impl Plan {
             active: random.between(4, 20) * lease,
             disaster: None,
         };
-        match () {
-            () if options.resets && random.chance(500) => {
-                plan.contended(random).with_disaster(random)
-            }
-            () if options.resets => plan.with_disaster(random),
-            () if options.contended => plan.contended(random),
-            () if options.hurried => plan.hurried(random),
-            () => plan,
+        match setting {
+            Setting::General => plan,
+            Setting::Contended => plan.contended(random),
+            Setting::Hurried => plan.hurried(random),
+            Setting::Resets => match random.chance(500) {
+                true => plan.contended(random).with_disaster(random),
+                false => plan.with_disaster(random),
+            },
         }
     }
 
@@ -153,7 +149,7 @@ impl Plan {
 
     fn contended(self, random: &mut Random) -> Plan {
         let lease = self.lease();
-        // Alternately a list in which a quorum need not hear of a decision, and a small one.
+        // Small lists and large ones in turn: a quorum of a large one can be cut off when it is replaced.
         let mut lists = Vec::new();
         for place in 0..6 {
             let count = match place % 2 {

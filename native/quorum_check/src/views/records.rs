@@ -55,7 +55,7 @@ pub struct Operator {
     pub open: Option<(u64, usize, u64, u32, Real)>,
     /// The reset that is not done.
     pub reset: Option<Reset>,
-    /// Those that are dead for ever, or return to an old cluster. None of them is asked for again.
+    /// The nodes that no later list has: they stay dead, or return to an old cluster.
     pub dead: u32,
     /// The list of the reset, and those of all records that were known before it.
     pub survivors: u32,

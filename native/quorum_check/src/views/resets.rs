@@ -1,32 +1,17 @@
-//! A disaster: a majority of the latest list is dead for ever. The operator resets to the survivors. Members that were
-//! dead return with their old files, but never so many that they are a quorum of an old list.
+//! A disaster: a majority of the latest list dies and is not asked for again. The operator resets to the survivors. Dead
+//! members return with their old files, but never so many that they are a quorum of an old list.
 
 use super::records::Reset;
 use super::world::{Event, World};
-use quorum::node_voter::ChangeAnswer;
+use quorum::node_voter::{ChangeAnswer, NodeVoter, State};
 use quorum::view::{Record, Role};
 
 impl World {
     /// What the nodes know, stored or not.
-    fn known_records(&self) -> Vec<Record> {
+    fn states(&self) -> impl Iterator<Item = &State> {
         let files = self.nodes.iter().filter_map(|node| node.file.as_ref());
-        let voters = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.voter.machine.as_ref());
-        let states = files.chain(voters.map(|voter| voter.state()));
-        let records = states.flat_map(|state| state.record.iter());
-        records.cloned().collect()
-    }
-
-    fn has_accepted(&self) -> bool {
-        let files = self.nodes.iter().filter_map(|node| node.file.as_ref());
-        let voters = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.voter.machine.as_ref());
-        let mut states = files.chain(voters.map(|voter| voter.state()));
-        states.any(|state| state.accepted.is_some())
+        let voters = self.nodes.iter().map(|node| &node.voter.machine);
+        files.chain(voters.flatten().map(NodeVoter::state))
     }
 
     fn bits(&self, peers: &[quorum::view::Peer]) -> u32 {
@@ -39,7 +24,7 @@ impl World {
             return;
         };
         // A change that is open could be decided by members that return.
-        if self.operator.open.is_some() || self.has_accepted() {
+        if self.operator.open.is_some() || self.states().any(|state| state.accepted.is_some()) {
             let again = self.real + self.plan.lease() / 10;
             return self.push(again, Event::Disaster);
         }
@@ -61,7 +46,8 @@ impl World {
         if dead == all {
             return;
         }
-        let records = self.known_records();
+        let records = self.states().filter_map(|state| state.record.clone());
+        let records: Vec<Record> = records.collect();
         let mut list = self.bits(&latest.members);
         for record in &records {
             let own = self.nodes.iter().enumerate();
