@@ -1,7 +1,7 @@
 //! Measures the cost of the machines in memory: without network or BEAM, with encoded frames.
 //!
-//! `cargo bench -p quorum` prints the figures of `docs/performance.md`. Rounds of compared cases alternate, and medians are
-//! shown. With the argument `quick` it runs for a second, to check that it works.
+//! `cargo bench -p quorum` prints the figures of `docs/performance.md`. Rounds of compared cases alternate, and medians
+//! are shown. With the argument `quick` it runs for a second, to check that it works.
 
 use quorum::agent::{Adoption, Agent, AgentOutput, AgentSetup, Request};
 use quorum::frame;

@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Cuts a quorum of the list before off for about a lease: without the node that decided, if there is such a quorum.
+    /// Cuts a quorum of the list before off for about a lease, or as many as there are beside the node that decided.
     fn hide(&mut self, decider: usize, record: &Record) {
         let lease = self.plan.lease();
         let before = record.before.iter().map(|peer| self.index(&peer.node));
