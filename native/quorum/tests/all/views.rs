@@ -301,25 +301,32 @@ impl Nodes {
 
     /// The agent gets votes for a name.
     fn vote(&mut self, voters: &str) {
-        let lock = Op::Lock {
-            token: Token(1),
-            mode: Mode::Write,
-            clock: 1,
-            first: Token(1),
-            wait: true,
-            run: NonZeroU16::MIN,
-            names: Name::new(b"name").unwrap().into(),
-        };
         for voter in voters.chars() {
             let voter = voter.to_string();
             self.begin(&voter);
             // The first answer waits for the disk: the agent is a guest.
-            self.batch(&voter, vec![lock.clone()]);
-            let verdict = self.batch(&voter, vec![lock.clone()]);
-            let Verdict::Done { replies, .. } = &verdict else {
-                panic!("{voter}: {verdict:?}")
-            };
-            assert!(matches!(replies[..], [Reply::Yes { .. }]), "{voter}");
+            let _ = self.ask(&voter, 1);
+            assert!(self.ask(&voter, 1).is_some(), "{voter}");
+        }
+    }
+
+    /// The agent asks for a vote for the only name. Returns the fence, if it gets the vote.
+    fn ask(&mut self, voter: &str, token: u64) -> Option<Fence> {
+        let lock = Op::Lock {
+            token: Token(token),
+            mode: Mode::Write,
+            clock: 1,
+            first: Token(token),
+            wait: true,
+            run: NonZeroU16::MIN,
+            names: Name::new(b"name").unwrap().into(),
+        };
+        match self.batch(voter, vec![lock]) {
+            Verdict::Done { replies, .. } => match replies[..] {
+                [Reply::Yes { fence, .. }] => Some(fence),
+                _ => None,
+            },
+            other => panic!("{voter}: {other:?}"),
         }
     }
 
@@ -334,6 +341,11 @@ impl Nodes {
         voter.receive(now, &name(AGENT), envelope);
         self.settle();
         std::mem::take(&mut self.heard)
+    }
+
+    fn unlock(&mut self, at: &str, token: u64) {
+        let (token, fence) = (Token(token), Fence(0));
+        self.batch(at, vec![Op::Unlock { token, fence }]);
     }
 
     fn settled(&mut self, at: &str, kept: bool) {
@@ -466,6 +478,14 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
     nodes.tell("b", ViewMessage::Reset(record.clone()));
     assert!(nodes.record("b").unwrap().fence > record.fence);
     let record = nodes.record("a").unwrap().clone();
+    // A node that knows the view tells no lower fence, although it has given none.
+    nodes.start_nodes("z", "ab");
+    nodes.wait(500);
+    let (nonce, agents) = (1, false);
+    let answers = nodes.tell("z", ViewMessage::Ready { nonce, agents });
+    assert!(
+        matches!(&answers[..], [ViewMessage::Readiness(readiness)] if readiness.fence >= record.fence)
+    );
     // The others are the old cluster, and are refused.
     nodes.start_nodes("cd", "abcde");
     nodes.wait(3000);
@@ -679,6 +699,31 @@ fn a_restored_file_of_a_lost_member_does_not_count() {
     nodes.start_nodes("b", "abc");
     nodes.wait(2 * LEASE_MS);
     assert!(nodes.all_vote("ab"));
+}
+
+/// Q5: it has stored a mark, so it needs no write, and a later life begins above that mark.
+#[test]
+fn fences_grow_and_wait_for_no_disk() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.vote("a");
+    nodes.fill("a");
+    nodes.begin("a");
+    nodes.unlock("a", 1);
+    let first = nodes.ask("a", 2).expect("a fence that is stored");
+    nodes.free("a");
+    nodes.stop("a");
+    nodes.start_nodes("a", "abc");
+    nodes.wait(2 * LEASE_MS);
+    nodes.vote("a");
+    let next = nodes.ask("a", 1).unwrap();
+    assert!(next > first, "{next:?} after {first:?}");
+    nodes.unlock("a", 1);
+    // A member of the next view knows no fence of its own.
+    assert_eq!(nodes.change("b", "abd"), ChangeAnswer::Done(1));
+    nodes.vote("d");
+    nodes.fill("d");
+    let last = nodes.ask("d", 1).expect("a fence that is stored");
+    assert!(last > next, "{last:?} after {next:?}");
 }
 
 /// Of two initiators one is answered that another change was made.
