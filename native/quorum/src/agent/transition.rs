@@ -289,5 +289,15 @@ mod tests {
         assert_eq!(transition.at_risk(Time(50), Time(55)), []);
         assert_eq!(transition.remove(Token(2)), Some(true));
         assert!(transition.is_empty() && transition.deadline(left).is_none());
+        // Nor if they were notified in the list before.
+        let votes = Votes {
+            deadline: Time(30),
+            before: None,
+            was_notified: true,
+        };
+        transition.insert(Token(3), votes);
+        assert_eq!(transition.deadline(left), Some(Time(30)));
+        assert_eq!(transition.at_risk(Time(26), Time(31)), []);
+        assert_eq!(transition.remove(Token(3)), Some(true));
     }
 }

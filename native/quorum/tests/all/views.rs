@@ -299,27 +299,27 @@ impl Nodes {
         assert!(matches!(verdict, Verdict::Mismatch { .. }));
     }
 
-    /// The agent gets votes for a name.
+    /// The agent gets votes for the name of token 1.
     fn vote(&mut self, voters: &str) {
         for voter in voters.chars() {
             let voter = voter.to_string();
             self.begin(&voter);
             // The first answer waits for the disk: the agent is a guest.
-            let _ = self.ask(&voter, 1);
-            assert!(self.ask(&voter, 1).is_some(), "{voter}");
+            let _ = self.ask(&voter, 1, Mode::Write);
+            assert!(self.ask(&voter, 1, Mode::Write).is_some(), "{voter}");
         }
     }
 
-    /// The agent asks for a vote for the only name. Returns the fence, if it gets the vote.
-    fn ask(&mut self, voter: &str, token: u64) -> Option<Fence> {
+    /// The agent asks for a vote. Each token has a name of its own. Returns the fence, if it gets the vote.
+    fn ask(&mut self, voter: &str, token: u64, mode: Mode) -> Option<Fence> {
         let lock = Op::Lock {
             token: Token(token),
-            mode: Mode::Write,
+            mode,
             clock: 1,
             first: Token(token),
             wait: true,
             run: NonZeroU16::MIN,
-            names: Name::new(b"name").unwrap().into(),
+            names: Name::new(&token.to_be_bytes()).unwrap().into(),
         };
         match self.batch(voter, vec![lock]) {
             Verdict::Done { replies, .. } => match replies[..] {
@@ -328,6 +328,16 @@ impl Nodes {
             },
             other => panic!("{voter}: {other:?}"),
         }
+    }
+
+    /// The voter has stored that there are guests, and has given no fence. From now on its disk is full.
+    fn first_fence_without_disk(&mut self, voter: &str) -> Fence {
+        self.begin(voter);
+        let _ = self.ask(voter, 9, Mode::Read);
+        assert!(self.ask(voter, 9, Mode::Read).is_some(), "{voter}");
+        self.fill(voter);
+        let fence = self.ask(voter, 1, Mode::Write);
+        fence.expect("a fence below the mark")
     }
 
     /// A voter receives a message of its own view. Returns what it answers.
@@ -701,28 +711,23 @@ fn a_restored_file_of_a_lost_member_does_not_count() {
     assert!(nodes.all_vote("ab"));
 }
 
-/// Q5: it has stored a mark, so it needs no write, and a later life begins above that mark.
+/// Q5: a voter has stored a mark before it votes, so its first fence waits for no write. A later life begins above that
+/// mark, and a voter of the next view above those of the view before.
 #[test]
 fn fences_grow_and_wait_for_no_disk() {
     let mut nodes = Nodes::voting("abcd", "abc");
-    nodes.vote("a");
-    nodes.fill("a");
-    nodes.begin("a");
-    nodes.unlock("a", 1);
-    let first = nodes.ask("a", 2).expect("a fence that is stored");
+    let first = nodes.first_fence_without_disk("a");
     nodes.free("a");
     nodes.stop("a");
     nodes.start_nodes("a", "abc");
     nodes.wait(2 * LEASE_MS);
-    nodes.vote("a");
-    let next = nodes.ask("a", 1).unwrap();
+    let next = nodes.first_fence_without_disk("a");
     assert!(next > first, "{next:?} after {first:?}");
+    nodes.free("a");
     nodes.unlock("a", 1);
-    // A member of the next view knows no fence of its own.
+    nodes.unlock("a", 9);
     assert_eq!(nodes.change("b", "abd"), ChangeAnswer::Done(1));
-    nodes.vote("d");
-    nodes.fill("d");
-    let last = nodes.ask("d", 1).expect("a fence that is stored");
+    let last = nodes.first_fence_without_disk("d");
     assert!(last > next, "{last:?} after {next:?}");
 }
 
