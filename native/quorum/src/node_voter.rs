@@ -181,7 +181,9 @@ impl NodeVoter {
             true => Stage::Storing(self.state.mark),
             false => Stage::Outside,
         };
-        self.raise_mark(self.state.mark);
+        if let Stage::Storing(mark) = self.stage {
+            self.raise_mark(mark);
+        }
         self.store_shown();
         self.later(After::Begin);
         if let Some(record) = self.state.record.clone() {
