@@ -186,6 +186,10 @@ impl NodeVoter {
         }
         self.store_shown();
         self.later(After::Begin);
+        self.tell_own_agent();
+    }
+
+    fn tell_own_agent(&mut self) {
         if let Some(record) = self.state.record.clone() {
             let own = self.setup.node.clone();
             self.post(own, Role::Agent, ViewMessage::Record(record));
@@ -203,6 +207,10 @@ impl NodeVoter {
         }
         match envelope.content {
             Content::View(message) => self.view_message(from, theirs, message, is_foreign),
+            Content::Frame(_) if is_foreign && *from == self.setup.node => {
+                // Its agent has followed another cluster that lists this node, too.
+                self.tell_own_agent();
+            }
             Content::Frame(_) if is_foreign => {}
             Content::Frame(frame) if theirs == ours && self.voter.is_some() => {
                 self.frame(from, frame)

@@ -503,6 +503,40 @@ fn a_reset_needs_all_survivors_and_no_other_member() {
     assert_eq!(nodes.change("b", "b"), ChangeAnswer::Done(1));
 }
 
+/// Two records of the old cluster can lead an agent back to it after a reset, where its node is listed as well.
+#[test]
+fn a_voter_calls_its_agent_back_from_another_cluster() {
+    let mut nodes = Nodes::voting("ab", "ab");
+    let record = nodes.record("a").unwrap().clone();
+    let mut frame_from = |from: &str| {
+        let batch = Batch {
+            agent: Lifetime(77),
+            session: None,
+            seq: 1,
+            stamp: Time(0),
+            clock: 0,
+            ops: vec![],
+        };
+        let mut view = record.id;
+        view.cluster += 1;
+        let content = Content::Frame(Frame::Batch(batch));
+        let now = nodes.now;
+        let voter = nodes.voters.get_mut(&name("a")).unwrap();
+        voter.receive(now, &name(from), Envelope { view, content });
+        let posts = voter
+            .outputs()
+            .into_iter()
+            .filter_map(|output| match output {
+                NodeVoterOutput::Post(post) => Some((post.to, post.role, post.envelope.content)),
+                _ => None,
+            });
+        posts.collect::<Vec<_>>()
+    };
+    let back = Content::View(ViewMessage::Record(record.clone()));
+    assert_eq!(frame_from("a"), [(name("a"), Role::Agent, back)]);
+    assert_eq!(frame_from("b"), []);
+}
+
 /// M1, M2: the voters of a new view wait for the agents that the old ones report, and the change for `kept`.
 #[test]
 fn a_change_waits_for_the_agents_with_votes() {
