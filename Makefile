@@ -118,10 +118,11 @@ test-build:
 	mix compile --warnings-as-errors
 	@again=$$(mix compile) && test -z "$$again" || { echo "a second mix compile was not silent: $$again" >&2; exit 1; }
 
-# With cargo_test=--no-run, these only build the tests.
+# With cargo_test=--no-run, these only build the tests. The controls need the feature.
 .PHONY: test-rust
 test-rust:
-	$(cargo) test --locked $(cargo_test) --package permit_table --package quorum --package vm_allocator
+	$(cargo) test --locked $(cargo_test) --package permit_table --package quorum --package vm_allocator \
+	  --features quorum/model
 
 # The model checker, the simulation and the progress properties of the quorum locks.
 .PHONY: test-searches

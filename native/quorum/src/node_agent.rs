@@ -327,7 +327,7 @@ impl NodeAgent {
             rules: self.setup.rules,
             is_next: before.is_some(),
         };
-        match is_other {
+        match is_other && !self.setup.bugs.have(ProtocolBug::ResetKeepsLocks) {
             true => self.agent.abandon(self.now, adoption),
             false => self.agent.adopt(self.now, adoption),
         }

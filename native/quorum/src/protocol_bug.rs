@@ -2,7 +2,8 @@
 //!
 //! The machines call [`ProtocolBugs::have`] where they apply a rule of the protocol. Without the feature `model` the
 //! answer is the constant `false`, and only the rule remains. The labels (CE1, CE3, …) are those of the settings in
-//! `native/quorum_check/src/model/controls.rs`.
+//! `native/quorum_check/src/model/controls.rs`. Most bugs of changes are found by `native/quorum_check/tests/views.rs`,
+//! the others by `native/quorum/tests/all/controls.rs`.
 
 /// A rule of the protocol that a machine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +91,32 @@ pub enum ProtocolBug {
     UnaskedNotKept,
     /// Agents do not send the record to members that leave.
     LeaversUnasked,
+    /// A vote of the list before is kept although its lease was over when the agent learned of the seal.
+    KeptLate,
+    /// A second change sets the deadline of a lock in transition anew.
+    DeadlineAnew,
+    /// A lock need not be asserted again after a voter of a new list has rejected its assertion.
+    SettlesRefused,
+    /// A request goes on in a new list with the votes of the list before.
+    AttemptAcrossNumbers,
+    /// A voter in quarantine reports the agents that it knows.
+    QuarantinedReports,
+    /// A voter that restarts before it has voted waits only for agents that have not settled since.
+    RestartedBelieves,
+    /// A node that has lost its file reports for its old identity.
+    LostReports,
+    /// Nobody learns from a member that votes already.
+    NoLearningFromNew,
+    /// A member promises although locks may rely on votes of the view before.
+    PromiseBeforeOver,
+    /// A change begins although new members, or agents with votes, do not answer.
+    NoReady,
+    /// Nobody proposes a record again that it has accepted.
+    AcceptedForgotten,
+    /// After a reset, a majority is enough to vote.
+    ResetMajority,
+    /// Holders keep their locks when their node follows another cluster.
+    ResetKeepsLocks,
     /// A voter accepts batches in any order and more than once. This must not break any promise: see
     /// `docs/quorum.md`.
     AnyOrder,

@@ -7,8 +7,10 @@
 
 use super::link::Link;
 use super::output::{Adoption, Loss};
+use super::request::Asking;
 use super::Agent;
 use crate::members::{Member, MemberSet};
+use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
 
 impl Agent {
@@ -42,7 +44,16 @@ impl Agent {
         let link = |member| Link::adopting(self.now, connected.contains(member), issued);
         self.links = members.iter().map(link).collect();
         for request in self.requests.all_asking() {
-            self.ask_all(request);
+            if !self.setup.bugs.have(ProtocolBug::AttemptAcrossNumbers) {
+                self.ask_all(request);
+                continue;
+            }
+            for member in members.iter() {
+                let voted = |asking: &mut Asking| asking.voted(member);
+                if !self.requests.change_asking(request, voted) {
+                    self.ask(request, member);
+                }
+            }
         }
         self.count_unlocks();
         self.start();

@@ -379,6 +379,11 @@ impl Agent {
                 of_token(self, token);
             }
             (Sent::Assert(token), Reply::Yes { .. }) => self.vote(member, token, true),
+            (Sent::Assert(token), Reply::No { .. })
+                if self.setup.bugs.have(ProtocolBug::SettlesRefused) =>
+            {
+                self.vote(member, token, false);
+            }
             // If its fence is lower than the one that it was sent, it says later that it can record that.
             (Sent::Confirm(token), Reply::Yes { fence }) => {
                 self.confirmed(member, token, fence);

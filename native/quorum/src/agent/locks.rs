@@ -20,7 +20,7 @@ use super::transition::Transition;
 use crate::lease::{Lease, Standing};
 use crate::members::{Member, MemberSet, Members};
 use crate::message::{Digest, Fence, Mode, Names, Token};
-use crate::protocol_bug::ProtocolBugs;
+use crate::protocol_bug::{ProtocolBug, ProtocolBugs};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,7 +224,8 @@ impl Locks {
         if !self.held.contains_key(&token) {
             return false;
         }
-        let is_needed = !has && self.transition.contains(token);
+        let is_needed =
+            !has && self.transition.contains(token) && !self.bugs.have(ProtocolBug::SettlesRefused);
         let voter = &mut self.voters[member.place()];
         let continues = is_needed && voter.continuing.contains(&token);
         voter.remove(token);

@@ -129,7 +129,8 @@ impl Transition {
     /// Returns the locks that are kept by that.
     pub(super) fn seal(&mut self, voter: Member, now: Time, bugs: ProtocolBugs) -> Vec<Token> {
         let valid = self.valid.get(voter.place());
-        let counts = valid.is_some_and(|valid| *valid > now);
+        let is_late = bugs.have(ProtocolBug::KeptLate);
+        let counts = valid.is_some_and(|valid| *valid > now || is_late);
         if self.sealed.contains(voter) || !counts || bugs.have(ProtocolBug::NoKept) {
             return Vec::new();
         }

@@ -61,6 +61,7 @@ impl NodeVoter {
         let lost = self.is_lost().then_some(self.change_after);
         let lease = self.setup.rules.voter_lease;
         let accepted = self.accepted_at.map(|at| at + 2 * lease);
+        let accepted = accepted.filter(|_| !self.has(ProtocolBug::AcceptedForgotten));
         let next = lost.into_iter().chain(accepted).min();
         next.filter(|_| self.change.is_none() && self.shown <= self.stored)
     }
@@ -243,7 +244,7 @@ impl NodeVoter {
         }
         not_ready.sort_by(|one, other| one.0.cmp(&other.0));
         not_ready.dedup();
-        match not_ready.is_empty() {
+        match not_ready.is_empty() || self.has(ProtocolBug::NoReady) {
             true => Ok(peers),
             false => Err(ChangeAnswer::NotReady(not_ready)),
         }

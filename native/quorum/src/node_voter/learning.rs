@@ -56,11 +56,15 @@ impl Learning {
         };
         let votes =
             |(node, report): &(&NodeName, &Report)| report.votes && record.has(&peer(node, report));
-        if let Some((_, report)) = self.reports.iter().find(votes) {
+        let voting = self.reports.iter().find(votes);
+        if let Some((_, report)) = voting.filter(|_| !bugs.have(ProtocolBug::NoLearningFromNew)) {
             return Some(joined([report]));
         }
         if record.before.is_empty() {
-            let all = record.members.iter().all(|of| by(of).is_some());
+            let all = match bugs.have(ProtocolBug::ResetMajority) {
+                true => Record::is_quorum(&record.members, |of| by(of).is_some()),
+                false => record.members.iter().all(|of| by(of).is_some()),
+            };
             let agents = bugs
                 .have(ProtocolBug::ResetNoQuarantine)
                 .then(BTreeSet::new);

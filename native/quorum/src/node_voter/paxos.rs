@@ -12,7 +12,8 @@ impl NodeVoter {
         let Some(voter) = &self.voter else {
             return false;
         };
-        self.has(ProtocolBug::PromiseBeforeVoted) || self.state.has_voted && voter.is_over(self.now)
+        let is_kept = voter.is_over(self.now) || self.has(ProtocolBug::PromiseBeforeOver);
+        self.has(ProtocolBug::PromiseBeforeVoted) || self.state.has_voted && is_kept
     }
 
     pub(super) fn prepare(&mut self, from: &NodeName, ballot: Ballot) {

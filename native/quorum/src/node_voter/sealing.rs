@@ -44,7 +44,11 @@ impl NodeVoter {
 
     fn report_for(&self, record: &Record) -> Option<Report> {
         let voting = self.own_report().filter(|report| report.votes);
-        let own = self.own();
+        let mut own = self.own();
+        if self.has(ProtocolBug::LostReports) {
+            let old = record.before.iter().find(|peer| peer.node == own.node);
+            own = old.cloned().unwrap_or(own);
+        }
         let is_first = record.before.is_empty() && record.has(&own);
         // After a restart the report is lost: any agent may count on a vote.
         let unknown = || Report {
@@ -114,7 +118,8 @@ impl NodeVoter {
             agents = Some(BTreeSet::new());
         }
         // A voter that restarted before it voted has forgotten the assertions of agents that have settled.
-        let agents = agents.filter(|_| !self.has_restarted);
+        let believes = bugs.have(ProtocolBug::RestartedBelieves);
+        let agents = agents.filter(|_| !self.has_restarted || believes);
         let numbered = agents.map(|agents| {
             let number = |(node, agent): (NodeName, Lifetime)| {
                 Some((self.clients.node(&node, &record)?, agent))

@@ -64,7 +64,8 @@ impl Voter {
         let leases = self.leases.iter().map(|(_, lease)| lease);
         let with_votes = leases.filter(|lease| lease.count() > without(lease));
         let agents = with_votes.map(|lease| (lease.node, lease.agent));
-        self.is_voting().then(|| agents.collect())
+        let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
+        knows.then(|| agents.collect())
     }
 
     /// All agents that have a lease.

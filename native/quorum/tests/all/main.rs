@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "model")]
+mod controls;
 mod frame_bounds;
 mod frame_golden;
 mod frame_sizes;

@@ -1,5 +1,6 @@
 //! The voters of nodes, with an agent that the tests write: first starts, changes, lost files, resets.
 
+use crate::common::bugs::bugs;
 use quorum::envelope::{Content, Envelope, Post};
 use quorum::message::{
     Ack, Batch, Fence, Frame, Lifetime, Mode, Name, Op, Reply, Session, Token, Verdict,
@@ -7,11 +8,10 @@ use quorum::message::{
 use quorum::node_voter::{
     Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, NodeVoterSetup, Phase, State, Why,
 };
-use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
-use quorum::view::{Ballot, NodeName, Record, Role, ViewId};
-use quorum::view_message::ViewMessage;
+use quorum::view::{Ballot, NodeName, Peer, Record, Role, ViewId};
+use quorum::view_message::{Report, ViewMessage};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -50,6 +50,20 @@ fn list(nodes: &str) -> Vec<NodeName> {
     nodes.chars().map(|node| name(&node.to_string())).collect()
 }
 
+/// The first batch of an agent, in a view.
+fn hello(view: ViewId) -> Envelope {
+    let batch = Batch {
+        agent: Lifetime(77),
+        session: None,
+        seq: 1,
+        stamp: Time(0),
+        clock: 0,
+        ops: vec![],
+    };
+    let content = Content::Frame(Frame::Batch(batch));
+    Envelope { view, content }
+}
+
 impl Nodes {
     /// Nodes with one-letter names, which start with the list of `seeds`.
     fn start(nodes: &str, seeds: &str) -> Nodes {
@@ -74,7 +88,7 @@ impl Nodes {
                 seeds: list(seeds),
                 lease_ms: LEASE_MS,
                 rules: Rules::of(Duration::from_millis(LEASE_MS)),
-                bugs: ProtocolBugs::NONE,
+                bugs: bugs(),
                 durable: true,
                 clients: true,
                 random: self.starts,
@@ -342,15 +356,20 @@ impl Nodes {
 
     /// A voter receives a message of its own view. Returns what it answers.
     fn tell(&mut self, to: &str, message: ViewMessage) -> Vec<ViewMessage> {
-        let now = self.now;
-        let voter = self.voters.get_mut(&name(to)).unwrap();
+        let voter = &self.voters[&name(to)];
         let envelope = Envelope {
             view: voter.view(),
             content: Content::View(message),
         };
-        voter.receive(now, &name(AGENT), envelope);
-        self.settle();
+        self.deliver(to, AGENT, envelope);
         std::mem::take(&mut self.heard)
+    }
+
+    fn deliver(&mut self, to: &str, from: &str, envelope: Envelope) {
+        let now = self.now;
+        let voter = self.voters.get_mut(&name(to)).unwrap();
+        voter.receive(now, &name(from), envelope);
+        self.settle();
     }
 
     fn unlock(&mut self, at: &str, token: u64) {
@@ -509,20 +528,11 @@ fn a_voter_calls_its_agent_back_from_another_cluster() {
     let mut nodes = Nodes::voting("ab", "ab");
     let record = nodes.record("a").unwrap().clone();
     let mut frame_from = |from: &str| {
-        let batch = Batch {
-            agent: Lifetime(77),
-            session: None,
-            seq: 1,
-            stamp: Time(0),
-            clock: 0,
-            ops: vec![],
-        };
         let mut view = record.id;
         view.cluster += 1;
-        let content = Content::Frame(Frame::Batch(batch));
         let now = nodes.now;
         let voter = nodes.voters.get_mut(&name("a")).unwrap();
-        voter.receive(now, &name(from), Envelope { view, content });
+        voter.receive(now, &name(from), hello(view));
         let posts = voter
             .outputs()
             .into_iter()
@@ -539,7 +549,7 @@ fn a_voter_calls_its_agent_back_from_another_cluster() {
 
 /// M1, M2: the voters of a new view wait for the agents that the old ones report, and the change for `kept`.
 #[test]
-fn a_change_waits_for_the_agents_with_votes() {
+pub fn a_change_waits_for_the_agents_with_votes() {
     let mut nodes = Nodes::voting("abcd", "abc");
     nodes.vote("ab");
     nodes.wait(10);
@@ -594,7 +604,7 @@ fn a_dead_agent_costs_a_lease() {
 
 /// M2: a voter that restarts before it has voted in the view has forgotten the assertions of agents that had settled.
 #[test]
-fn a_voter_that_restarts_before_it_votes_waits_for_a_lease() {
+pub fn a_voter_that_restarts_before_it_votes_waits_for_a_lease() {
     let mut nodes = Nodes::voting("abcd", "abc");
     nodes.loses = Some(|message| matches!(message, ViewMessage::Report(_)));
     nodes.ask_to_change("a", "abd");
@@ -616,7 +626,7 @@ fn a_voter_that_restarts_before_it_votes_waits_for_a_lease() {
 
 /// M5: it could have voted for any request, and does not know.
 #[test]
-fn a_node_that_lost_its_file_reports_nothing() {
+pub fn a_node_that_lost_its_file_reports_nothing() {
     let mut nodes = Nodes::voting("abcde", "abc");
     nodes.loses = Some(|message| matches!(message, ViewMessage::Report(_)));
     nodes.ask_to_change("a", "de");
@@ -640,7 +650,7 @@ fn a_node_that_lost_its_file_reports_nothing() {
 
 /// A member of the new list learns from one that votes when all of the old list are gone.
 #[test]
-fn a_late_member_learns_from_one_that_votes() {
+pub fn a_late_member_learns_from_one_that_votes() {
     let mut nodes = Nodes::voting("abcd", "a");
     nodes.loses = Some(|message| matches!(message, ViewMessage::Accepted(_)));
     nodes.ask_to_change("a", "bcd");
@@ -654,9 +664,59 @@ fn a_late_member_learns_from_one_that_votes() {
     assert!(nodes.all_vote("bcd"));
 }
 
+/// M1: a member that reports executes nothing of the view before, and a report counts only if its sender is sealed.
+#[test]
+fn only_a_sealed_voter_reports() {
+    let mut nodes = Nodes::voting("abcd", "abc");
+    nodes.vote("ab");
+    let record = nodes.record("a").unwrap().clone();
+    let mut members = record.members[..2].to_vec();
+    let id = nodes.voters[&name("d")].id();
+    members.push(Peer {
+        node: name("d"),
+        id,
+    });
+    let next = record.next(members);
+    // The others hear of the record from nobody else.
+    nodes.cut = ["b", "c", "d"].map(name).into();
+    let answers = nodes.tell("a", ViewMessage::Learn(next.clone()));
+    let agents = |answer: &ViewMessage| match answer {
+        ViewMessage::Report(report) => report.agents.as_ref().map(Vec::len),
+        _ => None,
+    };
+    assert_eq!(answers.iter().find_map(agents), Some(1), "{answers:?}");
+    assert_eq!(nodes.record("a"), Some(&next));
+    for (view, is_answered) in [(record.id, false), (next.id, true)] {
+        nodes.acks.clear();
+        nodes.deliver("a", AGENT, hello(view));
+        assert_eq!(!nodes.acks.is_empty(), is_answered, "{view:?}");
+    }
+    // An agent has told `d` of the record.
+    nodes.tell("d", ViewMessage::Record(next.clone()));
+    let missing = |nodes: &Nodes| {
+        nodes
+            .waits_for("d")
+            .iter()
+            .map(|(node, _)| node.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(missing(&nodes), list("abc"));
+    let report = ViewMessage::Report(Report {
+        id: record.members[1].id,
+        votes: false,
+        floor: Fence(0),
+        agents: Some(Vec::new()),
+    });
+    for (view, heard) in [(record.id, "abc"), (next.id, "ac")] {
+        let content = Content::View(report.clone());
+        nodes.deliver("d", "b", Envelope { view, content });
+        assert_eq!(missing(&nodes), list(heard));
+    }
+}
+
 /// A restarted voter does not know which agents may count on its votes.
 #[test]
-fn a_voter_in_quarantine_reports_any_agent() {
+pub fn a_voter_in_quarantine_reports_any_agent() {
     let mut nodes = Nodes::voting("abc", "abc");
     let reported = |nodes: &Nodes| nodes.voters[&name("a")].voter().unwrap().reported();
     assert!(reported(&nodes).is_some());
@@ -669,7 +729,7 @@ fn a_voter_in_quarantine_reports_any_agent() {
 
 /// The initiator dies when its record is accepted: the others neither take it at once nor forget it.
 #[test]
-fn an_accepted_record_is_proposed_again() {
+pub fn an_accepted_record_is_proposed_again() {
     let mut nodes = Nodes::voting("abcd", "abc");
     nodes.loses = Some(|message| matches!(message, ViewMessage::Accepted(_)));
     nodes.ask_to_change("a", "bcd");
@@ -815,7 +875,7 @@ fn a_full_disk_is_no_obstacle_for_a_member_that_stays() {
 
 /// None of a reset votes before all have stored that they leave the old cluster.
 #[test]
-fn a_reset_waits_for_the_disks_of_all() {
+pub fn a_reset_waits_for_the_disks_of_all() {
     let mut nodes = Nodes::voting("abcde", "abcde");
     nodes.stop("de");
     nodes.fill("c");

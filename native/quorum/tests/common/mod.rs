@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod bugs;
 pub mod counting;
 pub mod frames;
 pub mod judge;

@@ -40,7 +40,10 @@ impl Locks {
                     set.is_some_and(|set| set.is_notified),
                 ),
             };
-            let ignores_end = self.bugs.have(ProtocolBug::DeadlineOfUnasked) && before.is_some();
+            let ignores_end = match before {
+                Some(_) => self.bugs.have(ProtocolBug::DeadlineOfUnasked),
+                None => self.bugs.have(ProtocolBug::DeadlineAnew),
+            };
             let deadline = match ignores_end {
                 true => self.lease.until(standing.votes(), standing.quorum()),
                 false => self.lease.held_until(standing),

@@ -15,5 +15,5 @@ mod revoked;
 mod status;
 mod unlocks;
 mod views;
-mod views_agent;
+pub mod views_agent;
 mod waiting;

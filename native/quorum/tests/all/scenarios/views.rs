@@ -2,13 +2,13 @@
 //! do of views only what agents see: a voter that gets a higher record takes it, and begins in quarantine.
 
 use super::cluster::{name, Answer, Lock};
+use crate::common::bugs::bugs;
 use quorum::agent::{AgentOutput, Loss, Request};
 use quorum::envelope::{Content, Envelope, Post};
 use quorum::frame;
 use quorum::members::{Member, Node};
 use quorum::message::{Batch, Fence, Frame, Lifetime, Mode, Op, Token, Verdict};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
-use quorum::protocol_bug::ProtocolBugs;
 use quorum::rules::Rules;
 use quorum::time::Time;
 use quorum::view::Role;
@@ -99,7 +99,7 @@ impl Views {
                 node: node(place),
                 seeds: (0..seeds).map(node).collect(),
                 rules,
-                bugs: ProtocolBugs::NONE,
+                bugs: bugs(),
                 lifetime: Lifetime(1000 + place as u64),
             };
             views.agents.push(NodeAgent::new(setup, views.now));
@@ -139,7 +139,7 @@ impl Views {
             members: record.list(),
             me,
             rules: self.rules,
-            bugs: ProtocolBugs::NONE,
+            bugs: bugs(),
             lifetime: Lifetime::new(self.lifetimes, 0),
             quarantine: self.rules.voter_lease,
             mark: Fence(if self.is_durable { 1 << 20 } else { 0 }),

@@ -134,7 +134,7 @@ fn fewer_new_votes_than_a_quorum_move_no_lock() {
 
 /// Two of three voters are sealed, but the lease of one of them has ended before that.
 #[test]
-fn a_vote_whose_lease_is_over_is_not_kept() {
+pub fn a_vote_whose_lease_is_over_is_not_kept() {
     for is_over in [true, false] {
         let (mut views, lock, _) = with_lock();
         views.cut(6, 0);
@@ -193,7 +193,7 @@ fn provisional_votes_end_earlier_and_can_be_kept() {
 
 /// The lock has votes of a quorum of the second list, and the voters of both lists are sealed, but not in time.
 #[test]
-fn a_second_change_extends_nothing() {
+pub fn a_second_change_extends_nothing() {
     let (mut views, lock, end) = with_lock();
     deaf(&mut views, &[0, 1, 2]);
     let second = views.next(&[3, 4, 5]);
@@ -249,7 +249,7 @@ fn a_lock_is_not_kept_over_a_record_that_was_missed() {
 
 /// The one that waited first is granted first, also in the new list.
 #[test]
-fn requests_ask_the_new_voters_with_their_old_priority() {
+pub fn requests_ask_the_new_voters_with_their_old_priority() {
     let (mut views, lock, _) = with_lock();
     let first = views.lock(3, "x", LONG);
     let second = views.lock(4, "x", LONG);
@@ -493,7 +493,7 @@ fn a_lock_in_transition_is_asserted_again_after_a_restart_of_a_new_voter() {
 /// A voter with a file rejects the first assertion of a client, because it stores that it may have guests. The votes of
 /// the lock may end soon, so the agent repeats it earlier than with a heartbeat.
 #[test]
-fn a_rejected_assertion_of_a_lock_in_transition_is_repeated_soon() {
+pub fn a_rejected_assertion_is_repeated_soon() {
     let (mut views, lock, _) = with_lock();
     views.is_durable = true;
     // So all voters stay in quarantine.
@@ -559,7 +559,7 @@ fn the_lease_is_that_of_the_record() {
 
 /// A node follows another cluster if its own voter says so.
 #[test]
-fn a_record_of_another_cluster_is_believed_from_the_own_voter_only() {
+pub fn a_record_of_another_cluster_is_believed_from_the_own_voter_only() {
     let (mut views, _, _) = with_lock();
     let lock = views.locked(1, "y");
     let mut other = Record::first(
