@@ -406,7 +406,11 @@ step(State = #state{events = Events}) ->
     noreply(step(lists:reverse(Events), State#state{events = [], has_yielded = false})).
 
 step(Events, State = #state{agent = Agent, timer = Timer}) ->
-    {Outputs, Wait, Silent, Pending} = canal_lock_quorum_nif:agent_step(Agent, Events),
+    {Outputs, Wait, Silent, Pending} =
+        case canal_lock_quorum_nif:agent_step(Agent, Events) of
+            long -> canal_lock_quorum_nif:agent_long_step(Agent, Events);
+            Short -> Short
+        end,
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
     Stepped = lists:foldl(fun output/2, State#state{timer = Waiting, pending_unlocks = Pending}, Outputs),
     silent(Silent, Stepped).

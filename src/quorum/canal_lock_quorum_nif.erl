@@ -7,8 +7,9 @@
 
 -export([load/0, now/0]).
 -export([is_held/1, unlock_async/1, mark_unlocked/1, id/1]).
--export([agent_open/1, agent_close/1, agent_step/2, agent_status/1, agent_has_quorum/1, agent_unlocks_arrived/1]).
--export([voter_open/2, voter_step/2, voter_status/1, voter_clients/1]).
+-export([agent_open/1, agent_close/1, agent_step/2, agent_long_step/2]).
+-export([agent_status/1, agent_has_quorum/1, agent_unlocks_arrived/1]).
+-export([voter_open/2, voter_step/2, voter_long_step/2, voter_status/1, voter_clients/1]).
 -export([state_lock/1, state_read/2, state_store/3]).
 
 -export_type([setup/0, agent/0, voter/0, wait/0]).
@@ -64,6 +65,8 @@
     | {adopted, count(), [node(), ...]}
     | {other_cluster, node()}.
 
+-type agent_step() :: {[agent_output()], wait(), Silent :: [node()], Pending :: non_neg_integer()}.
+
 %% `N' numbers the contents of the state file: the last one that is stored.
 -type voter_event() ::
     frame()
@@ -80,6 +83,8 @@
     | lost
     | {other_list, node()}
     | {other_cluster, node(), Cluster :: count()}.
+
+-type voter_step() :: {[voter_output()], wait(), IsVoting :: boolean()}.
 
 -on_load(load_again/0).
 
@@ -127,9 +132,14 @@ agent_close(_Agent) -> erlang:nif_error(not_loaded).
 
 %% Passes events and the time to the agent. `Silent' are the members whose voters do not answer. `Pending' is the number
 %% of unlocks that more than half of the members have not executed.
--spec agent_step(agent(), [agent_event()]) ->
-    {[agent_output()], wait(), Silent :: [node()], Pending :: non_neg_integer()}.
+%%
+%% `long': the step would change the list of members of very many locks. Nothing has happened: call agent_long_step/2,
+%% which runs on a dirty scheduler.
+-spec agent_step(agent(), [agent_event()]) -> agent_step() | long.
 agent_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
+
+-spec agent_long_step(agent(), [agent_event()]) -> agent_step().
+agent_long_step(_Agent, _Events) -> erlang:nif_error(not_loaded).
 
 %% The number of the view, and the status of each member, with how long its votes stay valid. Without a view: that of
 %% each node to ask.
@@ -150,8 +160,11 @@ agent_unlocks_arrived(_Agent) -> erlang:nif_error(not_loaded).
 voter_open(_Setup, _Stored) -> erlang:nif_error(not_loaded).
 
 %% As `agent_step/2'.
--spec voter_step(voter(), [voter_event()]) -> {[voter_output()], wait(), IsVoting :: boolean()}.
+-spec voter_step(voter(), [voter_event()]) -> voter_step() | long.
 voter_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
+
+-spec voter_long_step(voter(), [voter_event()]) -> voter_step().
+voter_long_step(_Voter, _Events) -> erlang:nif_error(not_loaded).
 
 %% Whether the voter has neither votes nor waiting requests; how many requests wait; its view; whether it votes there;
 %% and the nodes that it waits for: that they start, report what they have sealed, settle, or say that no lock relies on

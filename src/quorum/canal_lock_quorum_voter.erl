@@ -246,7 +246,12 @@ noreply(State = #state{events = Events}) ->
 step(State = #state{voter = none}) ->
     {noreply, State};
 step(State = #state{voter = Voter, events = Events, timer = Timer}) ->
-    {Outputs, Wait, IsVoting} = canal_lock_quorum_nif:voter_step(Voter, lists:reverse(Events)),
+    Oldest_first = lists:reverse(Events),
+    {Outputs, Wait, IsVoting} =
+        case canal_lock_quorum_nif:voter_step(Voter, Oldest_first) of
+            long -> canal_lock_quorum_nif:voter_long_step(Voter, Oldest_first);
+            Short -> Short
+        end,
     Waiting = canal_lock_quorum_steps:add_timer(Wait, Timer),
     Stepped = State#state{events = [], timer = Waiting, is_voting = IsVoting},
     {noreply, store(lists:foldl(fun output/2, Stepped, Outputs))}.

@@ -18,6 +18,7 @@ change_test_() ->
         {"PR5: a member is replaced while locks are held, and nothing is lost under load", fun replaced/1},
         {"members are added and removed under load: 1, 3, 5, 3, 1", fun grow_and_shrink/1},
         {"all members are replaced, and the last one of the old list may leave", fun all_replaced/1},
+        {"with so many locks that a step is long, all are held afterwards", fun many_locks/1},
         {"the same members again: nothing changes", fun same_members/1},
         {"a node that does not run cannot become a member, and the answer names it", fun not_ready/1},
         {"a dead member is replaced", fun dead_replaced/1},
@@ -147,6 +148,17 @@ all_replaced([A, B, C, D, E] = Nodes) ->
     {ok, Last} = lock(Next, x, ?LONG_MS),
     ?assert(Last > First),
     ?assertMatch({ok, _}, lock(Next, y, ?LONG_MS)).
+
+%% Such steps run on dirty schedulers, at the agent and at both voters.
+many_locks([A, B | _]) ->
+    ok = start_all([A, B], [A]),
+    Holder = worker(A),
+    Names = lists:seq(1, 1500),
+    [{ok, _} = lock(Holder, Name, ?LONG_MS) || Name <- Names],
+    ?assertEqual({ok, 1}, change(A, [B])),
+    ?assertEqual({ok, 2}, change(B, [A])),
+    ?assertEqual([], [Name || Name <- Names, not held(Holder, Name)]),
+    [ok = unlock(Holder, Name) || Name <- Names].
 
 same_members([A, B, C | _]) ->
     ok = start_all([A, B, C], [A, B, C]),

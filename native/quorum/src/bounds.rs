@@ -26,6 +26,8 @@ pub const MAX_NODE_NAME: usize = 1020;
 pub const MAX_AGENTS: usize = 256;
 /// The longest reason why a file cannot be written, in bytes.
 pub const MAX_TROUBLE: usize = 1024;
+/// With more held locks, or votes, a step that replaces the list of members may take longer than a millisecond.
+pub(crate) const LONG_STEP: usize = 1000;
 /// The shortest lease, in milliseconds.
 pub const MIN_LEASE_MS: u64 = 1000;
 /// The highest fence. A higher one in a frame is an error.

@@ -215,6 +215,14 @@ impl NodeAgent {
         self.seal();
     }
 
+    /// Whether a step that receives messages of these views may take longer than a millisecond: it adopts a record, or
+    /// moves locks, and they are many.
+    #[must_use]
+    pub fn has_long_step(&self, mut views: impl Iterator<Item = ViewId>) -> bool {
+        let own = self.id();
+        self.agent.is_large() && (!self.agent.is_kept() || views.any(|view| view != own))
+    }
+
     /// When to call [`NodeAgent::tick`] and [`NodeAgent::flush`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {

@@ -471,6 +471,18 @@ impl NodeVoter {
         self.settle();
     }
 
+    /// Whether a step that receives messages of these views may take longer than a millisecond: it may give up the
+    /// voter of its view, which has many votes.
+    #[must_use]
+    pub fn has_long_step(&self, mut views: impl Iterator<Item = ViewId>) -> bool {
+        let (own, change) = (self.view(), self.setup.rules.voter_lease * 3);
+        let mut asked = self.asked.values();
+        let changes =
+            self.state.accepted.is_some() || asked.any(|(_, since)| self.now < *since + change);
+        let is_large = self.voter.as_ref().is_some_and(Voter::is_large);
+        is_large && (changes || views.any(|view| view != own))
+    }
+
     /// When to call [`NodeVoter::tick`] if nothing else happens before.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {

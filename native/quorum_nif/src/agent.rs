@@ -7,7 +7,7 @@ use quorum::agent::{AgentOutput, Loss, Path, Refusal, Request, Status};
 use quorum::message::{Mode, Name, Names};
 use quorum::node_agent::{NodeAgent, NodeAgentOutput};
 use quorum::time::Time;
-use quorum::view::NodeName;
+use quorum::view::{NodeName, ViewId};
 use rustler::{Atom, Binary, Decoder, Encoder, Env, NifResult, NifTaggedEnum, NifUnitEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +42,16 @@ enum AgentEvent<'a> {
     Up(Atom),
     Down(Atom),
     Revoke(Binary<'a>),
+}
+
+impl AgentEvent<'_> {
+    /// The view of a message.
+    fn view(&self) -> Option<ViewId> {
+        match self {
+            AgentEvent::Frame(_, cluster, number, _) => Some(machine::view(*cluster, *number)),
+            _ => None,
+        }
+    }
 }
 
 /// Whole milliseconds, or `infinity`, which is [`Duration::MAX`].
@@ -96,17 +106,39 @@ fn agent_close(handle: ResourceArc<AgentHandle>) -> Atom {
 
 /// `agent_step(Handle, Events) -> {Outputs, WaitMs | infinity, Silent, Pending}`: applies the events and the time
 /// that has passed. `Silent` are the members that do not answer. `Pending` is the number of unlocks that more than half
-/// of the members have not executed.
+/// of the members have not executed. `long`: nothing was applied, call `agent_long_step`.
 #[rustler::nif]
 fn agent_step<'a>(
     env: Env<'a>,
     handle: ResourceArc<AgentHandle>,
     events: Vec<AgentEvent<'a>>,
 ) -> NifResult<Term<'a>> {
-    let cell = &handle.0;
+    step(env, &handle.0, events, false)
+}
+
+/// As `agent_step`, for a step that may be long.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn agent_long_step<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<AgentHandle>,
+    events: Vec<AgentEvent<'a>>,
+) -> NifResult<Term<'a>> {
+    step(env, &handle.0, events, true)
+}
+
+fn step<'a>(
+    env: Env<'a>,
+    cell: &Arc<AgentCell>,
+    events: Vec<AgentEvent<'a>>,
+    may_be_long: bool,
+) -> NifResult<Term<'a>> {
     CURRENT.check(cell)?;
     let mut guard = machine::take(&cell.running)?;
     let running = &mut *guard;
+    let views = events.iter().filter_map(AgentEvent::view);
+    if !may_be_long && running.machine.has_long_step(views) {
+        return Ok(machine::atoms::long().encode(env));
+    }
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
@@ -123,7 +155,9 @@ fn agent_step<'a>(
     let silent = silent(env, running);
     let answer = (outputs, wait, silent, pending).encode(env);
     drop(guard);
-    machine::account(env, now);
+    if !may_be_long {
+        machine::account(env, now);
+    }
     Ok(answer)
 }
 

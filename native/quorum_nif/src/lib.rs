@@ -22,9 +22,12 @@
 //! and frees many small blocks, and its process moves between schedulers. The VM's allocators return each block to
 //! the scheduler that allocated it, which makes four nodes a sixth slower.
 //!
-//! All NIFs except those that write to the disk run on normal schedulers. The VM reports a process that is killed
-//! inside such a NIF as dead only after the NIF has returned, so an old process never runs a step after its successor
-//! has started.
+//! Usual steps run on normal schedulers. The VM reports a process that is killed inside such a NIF as dead only after
+//! the NIF has returned, so an old process does not run a step after its successor has started.
+//!
+//! With very many locks, a step that changes the list of members takes some 10 ms, and runs on a dirty scheduler. When
+//! its process is killed, the successor may start before the step ends. That does no harm: what the step requests is
+//! dropped, and the lease of the old agent has ended for ever (`Lease::end`).
 
 mod agent;
 mod clock;

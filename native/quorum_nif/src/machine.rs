@@ -14,9 +14,9 @@ use quorum::view::{Record, ViewId};
 use rustler::{Atom, Binary, Encoder as _, Env, NewBinary, Term};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-mod atoms {
+pub(crate) mod atoms {
     rustler::atoms! {
-        ack, batch, infinity, life, members, notice, number, send, view_agent, view_voter
+        ack, batch, infinity, life, long, members, notice, number, send, view_agent, view_voter
     }
 }
 
@@ -82,10 +82,14 @@ pub(crate) fn random() -> Result<u64, CallError> {
     getrandom::u64().map_err(|_| CallError::NoRandom)
 }
 
+pub(crate) fn view(cluster: u64, number: u64) -> ViewId {
+    ViewId { cluster, number }
+}
+
 /// Decodes a message of a node with this view, or explains why it is invalid.
 pub(crate) fn decoded(cluster: u64, number: u64, bytes: &Binary<'_>) -> Result<Envelope, String> {
     let content = frame::decode_content(bytes.as_slice()).map_err(|error| error.to_string())?;
-    let view = ViewId { cluster, number };
+    let view = view(cluster, number);
     Ok(Envelope { view, content })
 }
 

@@ -56,15 +56,41 @@ fn voter_open(
 }
 
 /// `voter_step(Handle, Events) -> {Outputs, WaitMs | infinity, IsVoting}`: applies the events and the time that has
-/// passed. `IsVoting`: whether it votes for writers.
+/// passed. `IsVoting`: whether it votes for writers. `long`: nothing was applied, call `voter_long_step`.
 #[rustler::nif]
 fn voter_step<'a>(
     env: Env<'a>,
     handle: ResourceArc<VoterHandle>,
     events: Vec<VoterEvent<'a>>,
 ) -> NifResult<Term<'a>> {
+    step(env, &handle, events, false)
+}
+
+/// As `voter_step`, for a step that may be long.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn voter_long_step<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<VoterHandle>,
+    events: Vec<VoterEvent<'a>>,
+) -> NifResult<Term<'a>> {
+    step(env, &handle, events, true)
+}
+
+fn step<'a>(
+    env: Env<'a>,
+    handle: &VoterHandle,
+    events: Vec<VoterEvent<'a>>,
+    may_be_long: bool,
+) -> NifResult<Term<'a>> {
     let mut guard = machine::take(&handle.0)?;
     let running = &mut *guard;
+    let views = events.iter().filter_map(|event| match event {
+        VoterEvent::Frame(_, cluster, number, _) => Some(machine::view(*cluster, *number)),
+        _ => None,
+    });
+    if !may_be_long && running.machine.has_long_step(views) {
+        return Ok(machine::atoms::long().encode(env));
+    }
     let now = clock::now();
     let mut outputs = Vec::with_capacity(OUTPUTS);
     for event in events {
@@ -81,7 +107,9 @@ fn voter_step<'a>(
         .is_some_and(|voter| voter.state() == VoterState::Voting);
     let answer = (outputs, wait, votes).encode(env);
     drop(guard);
-    machine::account(env, now);
+    if !may_be_long {
+        machine::account(env, now);
+    }
     Ok(answer)
 }
 

@@ -9,6 +9,7 @@ use super::link::Link;
 use super::output::{Adoption, Loss};
 use super::request::Asking;
 use super::Agent;
+use crate::bounds::LONG_STEP;
 use crate::members::{Member, MemberSet};
 use crate::protocol_bug::ProtocolBug;
 use crate::time::Time;
@@ -84,6 +85,11 @@ impl Agent {
     #[must_use]
     pub fn unsealed(&self, now: Time) -> MemberSet {
         self.locks.unsealed(now)
+    }
+
+    /// Whether it has so many held locks and waiting requests that to adopt a list takes longer than a millisecond.
+    pub(crate) fn is_large(&self) -> bool {
+        self.locks.count() + self.requests.count() > LONG_STEP
     }
 
     /// Whether no held lock relies on voters of the list before.

@@ -206,6 +206,10 @@ impl Locks {
         self.held.iter()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.held.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
             && self.passed.is_empty()

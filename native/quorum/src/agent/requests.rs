@@ -209,6 +209,10 @@ impl Requests {
         self.pending.keys().next().copied()
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.pending.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
             && self.asking.is_empty()

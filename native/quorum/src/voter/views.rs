@@ -2,6 +2,7 @@
 
 use super::leases::AgentLease;
 use super::{Stage, Voter};
+use crate::bounds::LONG_STEP;
 use crate::members::Node;
 use crate::message::{Fence, Frame, Lifetime};
 use crate::protocol_bug::ProtocolBug;
@@ -66,6 +67,12 @@ impl Voter {
         let agents = with_votes.map(|lease| (lease.node, lease.agent));
         let knows = self.is_voting() || bugs.have(ProtocolBug::QuarantinedReports);
         knows.then(|| agents.collect())
+    }
+
+    /// Whether it has so many votes that to drop it takes longer than a millisecond.
+    pub(crate) fn is_large(&self) -> bool {
+        let votes = self.leases.iter().map(|(_, lease)| lease.count());
+        votes.sum::<usize>() + self.queued() > LONG_STEP
     }
 
     /// All agents that have a lease.

@@ -456,6 +456,19 @@ fn a_lost_file_is_a_lost_member_that_comes_back() {
     }
 }
 
+/// Without a quorum of the other members it stays out: it may have given any vote, and any fence.
+#[test]
+pub fn a_lost_member_does_not_vote() {
+    let mut nodes = Nodes::voting("abc", "abc");
+    nodes.stop("ab");
+    nodes.lose("c");
+    nodes.start_nodes("ac", "abc");
+    nodes.wait(5 * LEASE_MS);
+    assert!(nodes.all_vote("a"));
+    assert_eq!(nodes.number("c"), 0);
+    assert_eq!(nodes.phases("c"), [Phase::Client]);
+}
+
 #[test]
 fn a_member_that_left_returns_with_its_old_file() {
     let mut nodes = Nodes::start("abcde", "abcde");
@@ -712,6 +725,42 @@ fn only_a_sealed_voter_reports() {
         nodes.deliver("d", "b", Envelope { view, content });
         assert_eq!(missing(&nodes), list(heard));
     }
+}
+
+/// With many votes, a step that gives them up is run where it does not hold others up.
+#[test]
+fn a_step_that_gives_up_many_votes_is_long() {
+    let mut nodes = Nodes::voting("ab", "a");
+    nodes.begin("a");
+    let _ = nodes.ask("a", 1, Mode::Write);
+    let current = nodes.record("a").unwrap().id;
+    let next = ViewId {
+        number: 1,
+        ..current
+    };
+    let is_long = |nodes: &Nodes, view| nodes.voters[&name("a")].has_long_step([view].into_iter());
+    for token in 1..=1001 {
+        assert!(!is_long(&nodes, next), "{token}");
+        assert!(nodes.ask("a", token, Mode::Write).is_some());
+    }
+    assert!(is_long(&nodes, next) && !is_long(&nodes, current));
+    // Its own view may end with a message of that view, if there is a change.
+    let (nonce, agents) = (1, false);
+    nodes.tell("a", ViewMessage::Ready { nonce, agents });
+    assert!(is_long(&nodes, current));
+    for _ in 0..10 {
+        nodes.wait(LEASE_MS / 3);
+        nodes.batch("a", vec![]);
+    }
+    assert!(!is_long(&nodes, current));
+    let record = nodes.record("a").unwrap();
+    let accept = ViewMessage::Accept(Ballot::default(), record.next(record.members.clone()));
+    nodes.tell("a", accept);
+    assert!(is_long(&nodes, current));
+    let record = nodes.record("a").unwrap();
+    let again = record.next(record.members.clone());
+    nodes.tell("a", ViewMessage::Record(again));
+    assert!(!is_long(&nodes, current));
 }
 
 /// A restarted voter does not know which agents may count on its votes.

@@ -202,12 +202,32 @@ pub fn a_second_change_extends_nothing() {
     views.pass(SECOND);
     assert!(views.valid(6).iter().all(|valid| *valid > end));
     let third = second.next(peers(&[0, 3, 4]));
-    deaf(&mut views, &[]);
     views.tell(6, &third);
     take_all(&mut views, &third, &[0, 1, 2, 3, 4, 5]);
     views.pass(SECOND);
     assert!(views.valid(6).iter().all(|valid| *valid > end));
     views.ends_at(&lock, end);
+}
+
+/// With many locks, a step that changes the list is run where it does not hold others up.
+#[test]
+fn steps_with_many_locks_are_long() {
+    for (count, is_large) in [(1000, false), (1001, true)] {
+        let mut views = Views::new(7, 3, Rules::default());
+        (0..count).for_each(|lock| drop(views.locked(6, &lock.to_string())));
+        let next = views.next(&[3, 4, 5]);
+        let is_long = |views: &Views, view| views.agents[6].has_long_step([view].into_iter());
+        let current = views.record(0).id;
+        assert!(!is_long(&views, current));
+        assert_eq!(is_long(&views, next.id), is_large);
+        deaf(&mut views, &[0, 1, 2]);
+        views.tell(6, &next);
+        assert_eq!(is_long(&views, next.id), is_large);
+        (0..3).for_each(|place| views.voters[place].is_deaf = false);
+        take_all(&mut views, &next, &[3, 4, 5]);
+        views.pass(SECOND * 2);
+        assert!(!is_long(&views, next.id));
+    }
 }
 
 /// A lock that has moved is kept by the next change again.
