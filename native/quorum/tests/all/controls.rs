@@ -31,6 +31,7 @@ controls! {
     locks_survive_a_reset(ResetKeepsLocks): agent::a_record_of_another_cluster_is_believed_from_the_own_voter_only;
     voters_in_quarantine_report(QuarantinedReports): voter::a_voter_in_quarantine_reports_any_agent;
     restarted_voters_believe(RestartedBelieves): voter::a_voter_that_restarts_before_it_votes_waits_for_a_lease;
+    a_lost_member_goes_on(LostIsOld): voter::a_lost_member_does_not_vote;
     lost_members_report(LostReports): voter::a_node_that_lost_its_file_reports_nothing;
     nobody_learns_from_those_that_vote(NoLearningFromNew): voter::a_late_member_learns_from_one_that_votes;
     promises_before_locks_are_kept(PromiseBeforeOver): voter::a_change_waits_for_the_agents_with_votes;
