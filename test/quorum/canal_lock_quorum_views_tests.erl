@@ -77,8 +77,11 @@ run(Nodes, Test) ->
 
 %% The first ones are the members, the others are nodes that may become members.
 start_all(Nodes, Members) ->
+    start_all(Nodes, Members, test_quorum_cluster:lease_ms()).
+
+start_all(Nodes, Members, Lease_ms) ->
     test_nodes:introduce(Nodes),
-    [start(Node, options(Members)) || Node <- Nodes],
+    [start(Node, (options(Members))#{lease_ms := Lease_ms}) || Node <- Nodes],
     ok = await_voting(Nodes).
 
 options(Members) ->
@@ -281,7 +284,8 @@ change_until_over(Node, List) ->
 %% change ends before.
 initiator_killed([A, B, C, D, _]) ->
     Nodes = [A, B, C, D],
-    ok = start_all(Nodes, [A, B, C]),
+    %% A lock is held over 20 changes. Each takes some round trips and writes, for which a busy machine needs longer.
+    ok = start_all(Nodes, [A, B, C], 2 * test_quorum_cluster:lease_ms()),
     Holder = worker(B),
     {ok, _} = lock(Holder, x, ?LONG_MS),
     kill_at_each_message(1, A, Nodes, [{[A, B, D], [A, B, C]}, {[A, B, C], [A, B, D]}], Holder).
@@ -293,7 +297,7 @@ kill_at_each_message(Message, A, Nodes, [{List, Before} | Next], Holder) ->
     ok = await_one_view(Nodes, [List, Before]),
     {ok, _} = change_until_over(A, List),
     ok = await_voting(List),
-    ?assert(held(Holder, x)),
+    ?assertMatch({true, _}, {held(Holder, x), {List, Message, Answer}}),
     Other = worker(lists:last(List)),
     {ok, _} = lock(Other, y, ?LONG_MS),
     ok = unlock(Other, y),
