@@ -49,12 +49,13 @@ defmodule CanalLock.Quorum do
   the file in which this node stores what it must know after a restart: the members, and its fences. Each node needs a
   file of its own; the default is `NODE.canal_lock` in the user's data folder ("The state file" in `docs/cluster.md`).
   `:reconnect_ms` (default 1000) is the average interval, in milliseconds, between attempts to connect to members that
-  are not connected; up to 30 s while these fail at once. `:lease_ms` (default 10000, at least 1000) is for how many
-  milliseconds a voter keeps votes without a message of their node, and how long a restarted voter grants nothing. It
-  must be the same on each member, and is fixed at the first start. `:run` (1 to 255, default 16) is how many processes
-  of this node may hold a name one after the other while other nodes wait. `:max_waiting` (default 10000) is the largest
-  number of requests of this node that wait for a lock at a time. `:totals_interval_ms` (default 5000) is how often the
-  totals of `status/0` are emitted as a telemetry event (`m::canal_lock_quorum_telemetry`).
+  are not connected; up to a quarter of `:lease_ms` while these fail at once. `:lease_ms` (default 10000, at least
+  1000) is for how many milliseconds a voter keeps votes without a message of their node, and how long a restarted
+  voter grants nothing. It must be the same on each member, and is fixed at the first start. `:run` (1 to 255, default
+  16) is how many processes of this node may hold a name one after the other while other nodes wait. `:max_waiting`
+  (default 10000) is the largest number of requests of this node that wait for a lock at a time. `:totals_interval_ms`
+  (default 5000) is how often the totals of `status/0` are emitted as a telemetry event
+  (`m::canal_lock_quorum_telemetry`).
   """
   @type option ::
           {:members, [node, ...]}

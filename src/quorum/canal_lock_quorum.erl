@@ -83,14 +83,14 @@
 %% is created): the file in which this node stores what it must know after a restart: the members, and its fences. Each
 %% node needs a file of its own, in an existing folder ("The state file" in `docs/cluster.md'). A node without
 %% distribution has no file by default: its fences begin anew each time. `reconnect_ms' (default 1000): the average
-%% interval, in milliseconds, between attempts to connect to members that are not connected; up to 30 s while these fail
-%% at once. `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter keeps votes without a message
-%% of their node, and how long a restarted voter grants nothing; the same on all members, and fixed at the first start.
-%% A client takes that of the members. A lock is lost when too few of its votes have been renewed for four fifths of it.
-%% `run' (1 to 255, default 16): how many processes of this node may hold a name one after the other while other nodes
-%% wait. `max_waiting' (default 10000): the largest number of requests of this node that wait for a lock at a time.
-%% `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are emitted as an event, if `telemetry'
-%% runs ({@link canal_lock_quorum_telemetry}).
+%% interval, in milliseconds, between attempts to connect to members that are not connected; up to a quarter of
+%% `lease_ms' while these fail at once. `lease_ms' (default 10000, at least 1000): for how many milliseconds a voter
+%% keeps votes without a message of their node, and how long a restarted voter grants nothing; the same on all members,
+%% and fixed at the first start. A client takes that of the members. A lock is lost when too few of its votes have been
+%% renewed for four fifths of it. `run' (1 to 255, default 16): how many processes of this node may hold a name one
+%% after the other while other nodes wait. `max_waiting' (default 10000): the largest number of requests of this node
+%% that wait for a lock at a time. `totals_interval_ms' (default 5000): how often the totals of {@link status/0} are
+%% emitted as an event, if `telemetry' runs ({@link canal_lock_quorum_telemetry}).
 
 -type lock_info() :: #{
     node := node(),

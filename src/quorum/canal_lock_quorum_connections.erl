@@ -5,7 +5,9 @@
 %% connection can lose all, and with `dist_auto_connect never' a message does not reconnect.
 %%
 %% An attempt that fails at once costs a report of the VM, on both nodes if they have different cookies. So the pauses
-%% between such attempts grow. A node that starts connects by itself, which ends the pauses of the others.
+%% between such attempts grow. A member that starts connects to the others by itself, which ends their pauses. It does
+%% not know its clients, but it waits for them: for a lease, before it votes. So no pause is longer than a quarter of
+%% that, and the locks of clients count on the member again before the next one may be restarted.
 -module(canal_lock_quorum_connections).
 
 -behaviour(gen_server).
@@ -16,8 +18,9 @@
 %% An attempt fails at once if it takes less than this. One to a machine that is down takes seconds.
 -define(AT_ONCE_MS, 1000).
 
-%% The longest pause after attempts that fail at once.
+%% The longest pause after attempts that fail at once, with any lease, and as a part of the lease.
 -define(LONGEST_PAUSE_MS, 30_000).
+-define(PARTS, 4).
 
 -record(state, {
     config :: canal_lock_quorum_config:config(),
@@ -164,12 +167,14 @@ connect(Node, State = #state{connecting = Connecting}) ->
     {_, Monitor} = spawn_monitor(fun() -> net_kernel:connect_node(Node) =:= true orelse exit(not_connected) end),
     State#state{connecting = Connecting#{Monitor => {Node, erlang:monotonic_time(millisecond)}}}.
 
-attempted(Node, Since_ms, Outcome, State = #state{pauses = Pauses, config = #{reconnect_ms := Reconnect_ms}}) ->
+attempted(Node, Since_ms, Outcome, State = #state{pauses = Pauses, config = Config}) ->
+    #{reconnect_ms := Reconnect_ms, lease_ms := Lease_ms} = Config,
     Now_ms = erlang:monotonic_time(millisecond),
     case Outcome =/= normal andalso Now_ms - Since_ms < ?AT_ONCE_MS of
         true ->
             {Before_ms, _} = maps:get(Node, Pauses, {Reconnect_ms div 2, none}),
-            Pause_ms = max(Reconnect_ms, min(2 * Before_ms, ?LONGEST_PAUSE_MS)),
+            Longest_ms = min(?LONGEST_PAUSE_MS, Lease_ms div ?PARTS),
+            Pause_ms = max(Reconnect_ms, min(2 * Before_ms, Longest_ms)),
             State#state{pauses = Pauses#{Node => {Pause_ms, Now_ms + Pause_ms}}};
         false ->
             State#state{pauses = maps:remove(Node, Pauses)}

@@ -183,7 +183,7 @@ wrong_cookie([A, B]) ->
     NameB = test_nodes:name(B),
     Cookie = fun(Cookie) -> call(B, fun() -> true = erlang:set_cookie(Cookie) end) end,
     Cookie(other),
-    ok = test_quorum_cluster:start(A, (test_quorum_cluster:options([A, B]))#{reconnect_ms := 100}),
+    ok = test_quorum_cluster:start(A, (test_quorum_cluster:options([A, B]))#{reconnect_ms := 100, lease_ms := 8000}),
     Watcher = worker(A),
     test_nodes:order(Watcher, fun() -> trace_attempts() end),
     Gap_ms = fun(Attempts) -> test_nodes:order(Watcher, fun() -> last_gap_ms(NameB, Attempts) end) end,

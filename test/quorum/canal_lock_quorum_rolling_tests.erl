@@ -14,6 +14,9 @@
 %% A member that may have votes of clients votes again after a lease.
 -define(LEASE_WITH_CLIENTS_MS, 3000).
 
+%% The pauses between attempts to connect would be longer than a lease.
+-define(DOWN_MS, 6800).
+
 %% Between two restarts.
 -define(PAUSE_MS, 300).
 
@@ -27,7 +30,8 @@ rolling_test_() ->
             {"locks survive when the members restart one after the other", fun roll/1, fun restarted/3},
             {"locks survive when the members are killed one after the other", fun roll/1, fun killed/3},
             {"locks of clients survive when the members restart", fun roll_under_clients/1, fun restarted/3},
-            {"locks of clients survive when the members are killed", fun roll_under_clients/1, fun killed/3}
+            {"locks of clients survive when the members are killed", fun roll_under_clients/1, fun killed/3},
+            {"a lock of a client survives when a member was down for long before", fun roll_slowly/1, fun killed/3}
         ]
     ].
 
@@ -67,6 +71,22 @@ roll_under_clients(Restarted) ->
     ?assertEqual([true || _ <- Readers], [test_quorum_cluster:held(Reader, held) || Reader <- Readers]),
     [test_nodes:stop(Node) || Node <- Last ++ Clients].
 
+%% The client has tried to connect again and again. A member does not know its clients, so it waits for them.
+roll_slowly(Killed) ->
+    {Members = [First, Second, Third], [Client]} = lists:split(3, [test_nodes:start() || _ <- lists:seq(1, 4)]),
+    Options = (test_quorum_cluster:options(Members))#{clients := all, lease_ms := ?LEASE_WITH_CLIENTS_MS},
+    Of_client = (test_quorum_cluster:client_options(Members))#{lease_ms := ?LEASE_WITH_CLIENTS_MS},
+    ok = test_quorum_cluster:start_all([{Node, Options} || Node <- Members] ++ [{Client, Of_client}]),
+    Holder = worker(Client),
+    {ok, _} = test_quorum_cluster:lock(Holder, held, ?LONG_MS),
+    ok = test_nodes:kill(First),
+    timer:sleep(?DOWN_MS),
+    Again = restart_one(Killed, First, [Second, Third, Client], Options),
+    ok = test_nodes:kill(Second),
+    timer:sleep(?LEASE_WITH_CLIENTS_MS),
+    ?assert(test_quorum_cluster:held(Holder, held)),
+    [test_nodes:stop(Node) || Node <- [Again, Second, Third, Client]].
+
 restart_one(Restarted, Node, Others, Options) ->
     timer:sleep(?PAUSE_MS),
     Again = Restarted(Node, Others, Options),
@@ -79,7 +99,7 @@ restarted(Node, _, Options) ->
     Node.
 
 killed(Node, Others, Options) ->
-    ok = test_nodes:kill(Node),
+    _ = test_nodes:is_alive(Node) andalso test_nodes:kill(Node),
     Again = test_nodes:restart(Node, []),
     test_nodes:introduce([Again | Others]),
     ok = test_quorum_cluster:start(Again, Options),
