@@ -59,9 +59,6 @@ for suite in "${longest[@]}"; do
   [ -n "$(find test examples -name "$suite.erl")" ] || { echo "eunit: no suite $suite; see \`longest'" >&2; exit 2; }
 done
 
-# The state files of test nodes. Beside other suites and builds, a write to the disk can take as long as a short lease.
-[ ! -w /dev/shm ] || export CANAL_LOCK_TEST_DATA=/dev/shm
-
 rebar3 as test compile
 export logs=_build/eunit
 rm -rf $logs

@@ -18,7 +18,7 @@
 %% An attempt fails at once if it takes less than this. One to a machine that is down takes seconds.
 -define(AT_ONCE_MS, 1000).
 
-%% The longest pause after attempts that fail at once, with any lease, and as a part of the lease.
+%% After attempts that fail at once, no pause is longer than this, and none is longer than this part of a lease.
 -define(LONGEST_PAUSE_MS, 30_000).
 -define(PARTS, 4).
 

@@ -93,11 +93,11 @@ pub enum ProtocolBug {
     LeaversUnasked,
     /// A vote of the list before is kept although its lease was over when the agent learned of the seal.
     KeptLate,
-    /// A second change sets the deadline of a lock in transition anew.
+    /// At a second change, an agent gives a lock in transition a new deadline.
     DeadlineAnew,
     /// A lock need not be asserted again after a voter of a new list has rejected its assertion.
     SettlesRefused,
-    /// A request goes on in a new list with the votes of the list before.
+    /// A request is not asked again in a new list, and goes on with its votes of the list before.
     AttemptAcrossNumbers,
     /// A voter in quarantine reports the agents that it knows.
     QuarantinedReports,
@@ -105,13 +105,13 @@ pub enum ProtocolBug {
     RestartedBelieves,
     /// A node that has lost its file reports for its old identity.
     LostReports,
-    /// Nobody learns from a member that votes already.
+    /// A new voter does not learn from a member that votes already.
     NoLearningFromNew,
     /// A member promises although locks may rely on votes of the view before.
     PromiseBeforeOver,
     /// A change begins although new members, or agents with votes, do not answer.
     NoReady,
-    /// Nobody proposes a record again that it has accepted.
+    /// A member that has accepted a record does not propose it again.
     AcceptedForgotten,
     /// After a reset, a majority is enough to vote.
     ResetMajority,

@@ -44,16 +44,6 @@ enum AgentEvent<'a> {
     Revoke(Binary<'a>),
 }
 
-impl AgentEvent<'_> {
-    /// The view of a message.
-    fn view(&self) -> Option<ViewId> {
-        match self {
-            AgentEvent::Frame(_, cluster, number, _) => Some(machine::view(*cluster, *number)),
-            _ => None,
-        }
-    }
-}
-
 /// Whole milliseconds, or `infinity`, which is [`Duration::MAX`].
 struct Timeout(Duration);
 
@@ -135,7 +125,10 @@ fn step<'a>(
     CURRENT.check(cell)?;
     let mut guard = machine::take(&cell.running)?;
     let running = &mut *guard;
-    let views = events.iter().filter_map(AgentEvent::view);
+    let views = events.iter().filter_map(|event| match *event {
+        AgentEvent::Frame(_, cluster, number, _) => Some(ViewId { cluster, number }),
+        _ => None,
+    });
     if !may_be_long && running.machine.has_long_step(views) {
         return Ok(machine::atoms::long().encode(env));
     }

@@ -25,9 +25,10 @@
 //! Usual steps run on normal schedulers. The VM reports a process that is killed inside such a NIF as dead only after
 //! the NIF has returned, so an old process does not run a step after its successor has started.
 //!
-//! With very many locks, a step that changes the list of members takes some 10 ms, and runs on a dirty scheduler. When
-//! its process is killed, the successor may start before the step ends. That does no harm: what the step requests is
-//! dropped, and the lease of the old agent has ended for ever (`Lease::end`).
+//! With thousands of locks, a step that changes the list of members takes several milliseconds, and runs on a dirty
+//! scheduler. When its process is killed, the successor may start before the step ends. The VM drops the outputs of the
+//! step, and the successor has ended the lease of the old agent (`Lease::end`). So the step changes nothing that others
+//! see.
 
 mod agent;
 mod clock;

@@ -82,14 +82,10 @@ pub(crate) fn random() -> Result<u64, CallError> {
     getrandom::u64().map_err(|_| CallError::NoRandom)
 }
 
-pub(crate) fn view(cluster: u64, number: u64) -> ViewId {
-    ViewId { cluster, number }
-}
-
 /// Decodes a message of a node with this view, or explains why it is invalid.
 pub(crate) fn decoded(cluster: u64, number: u64, bytes: &Binary<'_>) -> Result<Envelope, String> {
     let content = frame::decode_content(bytes.as_slice()).map_err(|error| error.to_string())?;
-    let view = view(cluster, number);
+    let view = ViewId { cluster, number };
     Ok(Envelope { view, content })
 }
 

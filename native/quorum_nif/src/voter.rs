@@ -6,7 +6,7 @@ use crate::setup::Setup;
 use crate::{clock, error::CallError};
 use quorum::message::VoterState;
 use quorum::node_voter::{Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, Phase, State, Why};
-use quorum::view::NodeName;
+use quorum::view::{NodeName, ViewId};
 use quorum::voter::Voter;
 use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
 use rustler::{Resource, ResourceArc, Term};
@@ -84,8 +84,8 @@ fn step<'a>(
 ) -> NifResult<Term<'a>> {
     let mut guard = machine::take(&handle.0)?;
     let running = &mut *guard;
-    let views = events.iter().filter_map(|event| match event {
-        VoterEvent::Frame(_, cluster, number, _) => Some(machine::view(*cluster, *number)),
+    let views = events.iter().filter_map(|event| match *event {
+        VoterEvent::Frame(_, cluster, number, _) => Some(ViewId { cluster, number }),
         _ => None,
     });
     if !may_be_long && running.machine.has_long_step(views) {

@@ -83,10 +83,8 @@ boot(Options = #{args := Arguments}) ->
     call({Peer, Name}, fun start_keeper/0),
     {Peer, Name}.
 
-%% The state files of nodes: the tests set a folder in memory (scripts/eunit.sh), benchmarks and demos use a disk.
 data_home() ->
-    Folder = os:getenv("CANAL_LOCK_TEST_DATA", os:getenv("TMPDIR", "/tmp")),
-    filename:join(Folder, "canal_lock_tests_" ++ os:getpid()).
+    filename:join(os:getenv("TMPDIR", "/tmp"), "canal_lock_tests_" ++ os:getpid()).
 
 %% Starts a dead node again under its name. It knows no other node, and no other node knows its port.
 -spec restart(a_node(), [string()]) -> a_node().

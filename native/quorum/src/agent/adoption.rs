@@ -7,7 +7,6 @@
 
 use super::link::Link;
 use super::output::{Adoption, Loss};
-use super::request::Asking;
 use super::Agent;
 use crate::bounds::LONG_STEP;
 use crate::members::{Member, MemberSet};
@@ -44,16 +43,9 @@ impl Agent {
         let issued = self.unlocks.issued();
         let link = |member| Link::adopting(self.now, connected.contains(member), issued);
         self.links = members.iter().map(link).collect();
-        for request in self.requests.all_asking() {
-            if !self.setup.bugs.have(ProtocolBug::AttemptAcrossNumbers) {
+        if !self.setup.bugs.have(ProtocolBug::AttemptAcrossNumbers) {
+            for request in self.requests.all_asking() {
                 self.ask_all(request);
-                continue;
-            }
-            for member in members.iter() {
-                let voted = |asking: &mut Asking| asking.voted(member);
-                if !self.requests.change_asking(request, voted) {
-                    self.ask(request, member);
-                }
             }
         }
         self.count_unlocks();
@@ -87,7 +79,7 @@ impl Agent {
         self.locks.unsealed(now)
     }
 
-    /// Whether it has so many held locks and waiting requests that to adopt a list takes longer than a millisecond.
+    /// Whether a step that adopts a list may take longer than a millisecond: the agent has many locks and requests.
     pub(crate) fn is_large(&self) -> bool {
         self.locks.count() + self.requests.count() > LONG_STEP
     }

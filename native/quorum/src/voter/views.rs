@@ -69,7 +69,7 @@ impl Voter {
         knows.then(|| agents.collect())
     }
 
-    /// Whether it has so many votes that to drop it takes longer than a millisecond.
+    /// Whether a step that drops this voter may take longer than a millisecond: it has many votes.
     pub(crate) fn is_large(&self) -> bool {
         let votes = self.leases.iter().map(|(_, lease)| lease.count());
         votes.sum::<usize>() + self.queued() > LONG_STEP

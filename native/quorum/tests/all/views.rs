@@ -690,7 +690,7 @@ fn only_a_sealed_voter_reports() {
         id,
     });
     let next = record.next(members);
-    // The others hear of the record from nobody else.
+    // The other nodes do not hear of the record.
     nodes.cut = ["b", "c", "d"].map(name).into();
     let answers = nodes.tell("a", ViewMessage::Learn(next.clone()));
     let agents = |answer: &ViewMessage| match answer {

@@ -1,5 +1,5 @@
 //! A disaster: a majority of the latest list dies, and no later list has them. The operator resets to the survivors.
-//! Dead members return with their old files, but never so many that they are a quorum of an old list.
+//! Some dead members return with their old files: fewer than a quorum of each old list.
 
 use super::records::Reset;
 use super::world::{Event, World};
