@@ -2,8 +2,8 @@
 //!
 //! The machines call [`ProtocolBugs::have`] where they apply a rule of the protocol. Without the feature `model` the
 //! answer is the constant `false`, and only the rule remains. The labels (CE1, CE3, …) are those of the settings in
-//! `native/quorum_check/src/model/controls.rs`. Most bugs of changes are found by `native/quorum_check/tests/views.rs`,
-//! the others by `native/quorum/tests/all/controls.rs`.
+//! `native/quorum_check/src/model/controls.rs`. Bugs of changes are found by `changes.rs` or `views.rs` in
+//! `native/quorum_check/tests`, or by `native/quorum/tests/all/controls.rs`.
 
 /// A rule of the protocol that a machine breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

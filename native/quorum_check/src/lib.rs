@@ -3,7 +3,9 @@
 //! Both call the agent and the voter that run in production, and nothing else of the library.
 //!
 //! - [`model`] explores every sequence of actions of two or three clients and a few voters, within bounds.
+//! - [`changes`] explores the histories in which members change and one or two faults happen, at any moment.
 //! - [`simulation`] plays long random histories of whole clusters, each reproducible from its seed.
+//! - [`views`] plays random histories in which members change.
 //!
 //! Words that both use:
 //!
@@ -18,9 +20,11 @@
 //! The programs are `explore` (model) and `simulate` (simulation). `tests/` is the part that `make test` runs.
 //! `docs/quorum.md` lists the invariants and the results.
 
+pub mod changes;
 mod frame_text;
 pub mod model;
 mod random;
+mod shared;
 pub mod simulation;
 pub mod views;
 mod votes;

@@ -11,7 +11,7 @@
 //! - *Quiescence* (`quiescence.rs`) is what follows a state if no further fault happens. It plays two continuations:
 //!   the frames in flight arrive, or they are lost. It is the check of liveness.
 //! - The [`settings`] are those of the correct protocol. The [`controls`] enable protocol bugs, which must be found.
-//!   `quorum_model.rs` is a setting as a stateright model, and `shared.rs` a value that many states share.
+//!   `quorum_model.rs` is a setting as a stateright model.
 //!
 //! # A first search
 //!
@@ -69,6 +69,5 @@ mod quorum_model;
 pub mod search;
 pub mod setting;
 pub mod settings;
-mod shared;
 mod state;
 mod transition;

@@ -4,7 +4,7 @@
 //! differ only in when they are reached are equal.
 
 use crate::model::setting::{Budget, Setting, Step};
-use crate::model::shared::Shared;
+use crate::shared::Shared;
 use quorum::agent::Agent;
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Frame, Lifetime, Token};

@@ -6,10 +6,10 @@ mod actions;
 mod outputs;
 
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
-use crate::model::shared::Shared;
 use crate::model::state::{
     agent_lifetime, voter_lifetime, AgentState, Client, State, Stored, Violation, VoterState, NOW,
 };
+use crate::shared::Shared;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Lifetime, Token};

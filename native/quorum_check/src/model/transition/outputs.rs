@@ -3,8 +3,8 @@
 use super::Transition;
 use crate::frame_text;
 use crate::model::setting::{member, Setting};
-use crate::model::shared::Shared;
 use crate::model::state::{Flight, Phase};
+use crate::shared::Shared;
 use quorum::agent::{AgentOutput, Request};
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Batch, Fence, Frame, Mode, Op, Send, Token};
