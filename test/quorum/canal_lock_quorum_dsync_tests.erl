@@ -357,8 +357,7 @@ starvation(Cluster) ->
     Reading = [send_order(Reader, fun() -> read_until_stopped(0) end) || Reader <- Readers],
     await(Cluster, 1, true, fun() -> canal_lock_quorum_agent:count() > 0 end),
     Waits_ms = lists:map(fun(Index) ->
-        {Locks, []} = call(node_at(Cluster, Index), fun canal_lock_quorum:locks/0),
-        ?assertMatch([_ | _], [Lock || #{mode := read, held := true} = Lock <- Locks]),
+        await(Cluster, Index, true, fun is_read/0),
         Writer = worker(Cluster, Index),
         Took_ms = order(Writer, fun() -> took_ms(fun() -> {ok, _} = write_once() end) end),
         %% The readers go on.
@@ -368,6 +367,11 @@ starvation(Cluster) ->
     lists:foreach(fun stop/1, Readers),
     [?assert(test_await:answer(Read) > 0) || Read <- Reading],
     ?assertEqual([], [Wait_ms || Wait_ms <- Waits_ms, Wait_ms > ?BOUND_MS]).
+
+%% Whether a reader of this node holds a lock.
+is_read() ->
+    {Locks, []} = canal_lock_quorum:locks(),
+    [read || #{mode := read, held := true} <- Locks] =/= [].
 
 write_once() ->
     canal_lock_quorum:with_lock(x, ?LONG_MS, fun(_) -> written end).

@@ -278,7 +278,8 @@ no_life(Folder, [A, B, C] = Nodes) ->
     Before = fence(A),
     stop(C),
     Obstacle = obstacle(Folder, C),
-    ok = filelib:ensure_dir(Obstacle),
+    %% When a write that was in progress is over.
+    test_await:value(ok, fun() -> filelib:ensure_dir(Obstacle) end),
     Listener = worker(C),
     order(Listener, fun() -> test_log_listener:start(error) end),
     start(C, with_file(Folder, C, Nodes)),

@@ -34,12 +34,15 @@
 ).
 
 %% Tests on this many nodes that are started with these arguments and connected with each other. Each test gets the list
-%% of nodes. After each test its workers are killed.
+%% of nodes. After each test its workers are killed. A test that fails when the machine stalls runs again.
 -spec tests(pos_integer(), [string()], [{Title :: string(), fun(([a_node()]) -> term())}]) -> term().
 tests(Count, Arguments, Tests) ->
     Start = fun() -> [start(Arguments) || _ <- lists:seq(1, Count)] end,
     {setup, Start, fun(Nodes) -> [stop(Node) || Node <- Nodes] end, fun(Nodes) ->
-        [{timeout, test_setup:timeout_s(), {Title, fun() -> run(Test, Nodes) end}} || {Title, Test} <- Tests]
+        [
+            {timeout, test_setup:timeout_s(), {Title, fun() -> test_stalls:again(fun() -> run(Test, Nodes) end) end}}
+         || {Title, Test} <- Tests
+        ]
     end}.
 
 run(Test, Nodes) ->
@@ -83,8 +86,10 @@ boot(Options = #{args := Arguments}) ->
     call({Peer, Name}, fun start_keeper/0),
     {Peer, Name}.
 
+%% The state files of nodes: in memory, if scripts/eunit.sh says where. Benchmarks and demos use a disk.
 data_home() ->
-    filename:join(os:getenv("TMPDIR", "/tmp"), "canal_lock_tests_" ++ os:getpid()).
+    Folder = os:getenv("CANAL_LOCK_TEST_DATA", os:getenv("TMPDIR", "/tmp")),
+    filename:join(Folder, "canal_lock_tests_" ++ os:getpid()).
 
 %% Starts a dead node again under its name. It knows no other node, and no other node knows its port.
 -spec restart(a_node(), [string()]) -> a_node().
