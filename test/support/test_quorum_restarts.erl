@@ -12,7 +12,8 @@
 %% For 16 nodes on few processors.
 -define(ONE_SCHEDULER, ["+S", "1:1"]).
 
-%% Each test begins when all nodes vote. After it all nodes run again, vote, and have no vote left: Q9.
+%% Each test begins when all nodes vote. After it all nodes run again, vote, and have no vote left: Q9. A test that
+%% fails when the machine stalls runs again.
 -spec tests(pos_integer(), [{Title :: string(), fun((cluster()) -> term())}]) -> term().
 tests(Count, Tests) ->
     Start = fun() ->
@@ -20,7 +21,7 @@ tests(Count, Tests) ->
     end,
     {setup, Start, fun test_faulty_cluster:stop/1, fun(Cluster) ->
         [
-            {timeout, test_setup:timeout_s(), {Title, fun() -> run(Test, Cluster) end}}
+            {timeout, test_setup:timeout_s(), {Title, fun() -> test_stalls:again(fun() -> run(Test, Cluster) end) end}}
          || {Title, Test} <- Tests
         ]
     end}.
