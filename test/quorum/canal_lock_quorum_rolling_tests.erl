@@ -25,7 +25,7 @@
 
 rolling_test_() ->
     [
-        {timeout, test_setup:timeout_s(), {Title, fun() -> Roll(Restarted) end}}
+        {timeout, test_setup:timeout_s(), {Title, fun() -> test_stalls:again(fun() -> Roll(Restarted) end) end}}
      || {Title, Roll, Restarted} <- [
             {"locks survive when the members restart one after the other", fun roll/1, fun restarted/3},
             {"locks survive when the members are killed one after the other", fun roll/1, fun killed/3},
