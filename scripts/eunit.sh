@@ -59,8 +59,8 @@ for suite in "${longest[@]}"; do
   [ -n "$(find test examples -name "$suite.erl")" ] || { echo "eunit: no suite $suite; see \`longest'" >&2; exit 2; }
 done
 
-# The state files of test nodes. On a disk that a build uses, too, a write has taken 0.45 s: with leases of one second,
-# locks end when two such writes come together.
+# The state files of test nodes. A write to a disk took 0.45 s beside a build. A lock with a lease of one second can end
+# if two such writes delay a change of the members.
 [ ! -w /dev/shm ] || export CANAL_LOCK_TEST_DATA=/dev/shm
 
 rebar3 as test compile
@@ -96,6 +96,8 @@ ordered | xargs -P $((vms_per_core * $(nproc))) -I{} bash -euo pipefail -c 'run 
 awk '/^  (All )?[0-9]+ tests passed/ { passed += $(NF - 2) } /^  Test passed/ { passed += 1 }
      /^  Failed: [0-9]/ { failed += $2; passed += $NF }
      END { printf "eunit: %d tests passed, %d failed, in %d suites\n", passed, failed, ARGC - 1 }' $logs/*.log
+# What test_stalls:again/1 repeated, with the reasons.
+grep '^REPEATED: ' $logs/*.log | grep -v /test_stalls_tests | cut -c 1-500 || true
 # The tests that test_setup:skipped/2 skipped on this machine. `make test' prints the file again as its last lines.
 skipped=_build/eunit-skipped.txt
 titles=$(sed -n 's/^ *SKIPPED: /  /p' $logs/*.log)

@@ -41,7 +41,7 @@
 -spec start(#{nodes := pos_integer(), network => network(), clocks => boolean(), arguments => [string()]}) -> cluster().
 start(Options = #{nodes := Count}) ->
     Prefix = lists:concat(["canal_lock_", os:getpid(), "_", erlang:unique_integer([positive]), "_"]),
-    Folder = filename:join(test_nodes:data_folder(), Prefix ++ "cluster"),
+    Folder = filename:join(os:getenv("TMPDIR", "/tmp"), Prefix ++ "cluster"),
     ok = file:make_dir(Folder),
     Network = maps:get(network, Options, default_network()),
     Clocks = maps:get(clocks, Options, false),

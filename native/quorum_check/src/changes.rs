@@ -8,7 +8,7 @@
 //! | file | content |
 //! |---|---|
 //! | `setting.rs` | the nodes, what each client does, and the faults |
-//! | `settings.rs` | the settings, and the controls, whose bugs must be found |
+//! | `settings.rs` | the settings, by name |
 //! | `state.rs` | machines, files, clients, and what is in flight |
 //! | `transition.rs`, `outputs.rs` | what happens next, a fault, and what the machines request |
 //! | `search.rs` | the settings as models of stateright |

@@ -1,9 +1,9 @@
-//! Checks of the state machines of `quorum`: a model checker and a simulation. Users never build this crate.
+//! Checks of the state machines of `quorum`: model checkers and simulations. Users never build this crate.
 //!
-//! Both call the agent and the voter that run in production, and nothing else of the library.
+//! They call the agent and the voter that run in production, and nothing else of the library.
 //!
 //! - [`model`] explores every sequence of actions of two or three clients and a few voters, within bounds.
-//! - [`changes`] explores the histories in which members change and one or two faults happen, at any moment.
+//! - [`changes`] explores all histories of some changes of members, with one or two faults at any moment.
 //! - [`simulation`] plays long random histories of whole clusters, each reproducible from its seed.
 //! - [`views`] plays random histories in which members change.
 //!
@@ -17,8 +17,8 @@
 //! - *Trace*: the actions and outputs that lead to a violation, as text.
 //! - *Control*: a protocol or a cluster with one deliberate defect. A check that misses the defect is too weak.
 //!
-//! The programs are `explore` (model) and `simulate` (simulation). `tests/` is the part that `make test` runs.
-//! `docs/quorum.md` lists the invariants and the results.
+//! The programs are `explore` (model), `simulate` (simulation) and `change` (views). `tests/` is the part that
+//! `make test` runs. `docs/quorum.md` lists the invariants, `docs/proof.md` the results.
 
 pub mod changes;
 mod frame_text;

@@ -49,7 +49,6 @@ settings! {
     one_becomes_three: "grow", [1, 2, 3], [3];
     three_become_one: "shrink", [1, 2, 3], [1, 2, 3];
     one_of_three_is_replaced: "replace", [0, 1, 2, 3], [0, 1, 2];
-    while_it_has_a_vote_for_another_agent: "replace-other", [0, 1, 2, 3], [0, 1, 2];
     and_comes_back: "replace-twice", [0, 1, 2, 3], [0, 1];
     two_of_three_are_replaced_and_die: "replace-two", [0, 1, 2, 3, 4], [0, 1];
     while_a_lock_passes_by_unasked_votes: "unasked", [0, 1, 2, 3], [0, 2];

@@ -5,7 +5,7 @@
 %% They connect when a test orders it, and by themselves only where a test allows it.
 -module(test_nodes).
 
--export([tests/3, data_folder/0, start/0, start/1, start/2, start/3, boot/1, restart/2]).
+-export([tests/3, start/0, start/1, start/2, start/3, boot/1, restart/2]).
 -export([stop/1, kill/1, shut_down/1, suspend/1, resume/1]).
 -export([name/1, is_alive/1, call/2, call/3, call_all/2]).
 -export([connect/2, introduce/1, cut/2, separate/2, connect_by_themselves/2]).
@@ -86,13 +86,10 @@ boot(Options = #{args := Arguments}) ->
     call({Peer, Name}, fun start_keeper/0),
     {Peer, Name}.
 
-data_home() ->
-    filename:join(data_folder(), "canal_lock_tests_" ++ os:getpid()).
-
 %% For the state files of nodes: in memory, if scripts/eunit.sh says where. Benchmarks and demos use a disk.
--spec data_folder() -> file:filename().
-data_folder() ->
-    os:getenv("CANAL_LOCK_TEST_DATA", os:getenv("TMPDIR", "/tmp")).
+data_home() ->
+    Folder = os:getenv("CANAL_LOCK_TEST_DATA", os:getenv("TMPDIR", "/tmp")),
+    filename:join(Folder, "canal_lock_tests_" ++ os:getpid()).
 
 %% Starts a dead node again under its name. It knows no other node, and no other node knows its port.
 -spec restart(a_node(), [string()]) -> a_node().

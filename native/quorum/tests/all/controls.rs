@@ -27,9 +27,7 @@ controls! {
     late_seals_keep(KeptLate): agent::a_vote_whose_lease_is_over_is_not_kept;
     deadlines_are_set_anew(DeadlineAnew): agent::a_second_change_extends_nothing;
     rejected_assertions_are_given_up(SettlesRefused): agent::a_rejected_assertion_is_repeated_soon;
-    votes_count_in_the_next_list(AttemptAcrossNumbers): agent::requests_ask_the_new_voters_with_their_old_priority;
     locks_survive_a_reset(ResetKeepsLocks): agent::a_record_of_another_cluster_is_believed_from_the_own_voter_only;
-    voters_in_quarantine_report(QuarantinedReports): voter::a_voter_in_quarantine_reports_any_agent;
     restarted_voters_believe(RestartedBelieves): voter::a_voter_that_restarts_before_it_votes_waits_for_a_lease;
     a_lost_member_goes_on(LostIsOld): voter::a_lost_member_does_not_vote;
     lost_members_report(LostReports): voter::a_node_that_lost_its_file_reports_nothing;

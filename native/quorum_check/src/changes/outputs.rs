@@ -102,8 +102,7 @@ impl Transition<'_> {
 
     fn granted(&mut self, client: usize, token: Token, fence: Fence) {
         self.note(|| format!("CLIENT {client} HOLDS t{} with fence {}", token.0, fence.0));
-        let last = &mut self.state.fences[self.state.clients[client].name];
-        let before = std::mem::replace(last, fence);
+        let before = std::mem::replace(&mut self.state.fence, fence);
         if fence <= before {
             self.violated("Q5", format!("fence {} after {}", fence.0, before.0));
         }

@@ -6,11 +6,11 @@ use std::time::Duration;
 /// A set of nodes, given by their places.
 pub type Nodes = &'static [usize];
 
-/// One step of a client. Names are given by their numbers.
+/// One step of a client. All clients lock the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Locks this name. Repeats it after a refusal.
-    Lock(usize),
+    /// Locks. Repeats it after a refusal.
+    Lock,
     /// Unlocks, if it has not lost the lock.
     Unlock,
     /// Changes the members, by the voter of its node. Repeats it until it is done.
@@ -21,16 +21,16 @@ pub enum Step {
     Die,
     /// Waits until that client has come to this step. The first one is 0.
     Await(usize, usize),
-    /// Waits until that client has done all its steps.
+    /// Waits until that client has done all its steps, or is dead.
     Finished(usize),
     /// Waits this many milliseconds.
     Pause(u64),
-    /// Faults may happen from now on.
+    /// Faults may happen from now on. Client 1 does it, before all its other steps.
     Begin,
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next message is lost.
     Loss,
@@ -58,7 +58,7 @@ pub struct Setting {
     /// The members of the first view.
     pub first: Nodes,
     /// The node and the steps of each client.
-    pub scripts: Vec<(usize, &'static [Step])>,
+    pub scripts: Vec<(usize, Vec<Step>)>,
     /// How many faults of these kinds happen at most.
     pub most: u8,
     pub faults: Vec<Fault>,
@@ -68,9 +68,6 @@ pub struct Setting {
     pub keeps: bool,
     pub bugs: ProtocolBugs,
 }
-
-/// How many names there are.
-pub const NAMES: usize = 2;
 
 /// All members have this lease.
 pub const LEASE: Duration = Duration::from_secs(1);
@@ -89,8 +86,8 @@ impl Setting {
         }
     }
 
-    pub fn client(mut self, node: usize, steps: &'static [Step]) -> Setting {
-        self.scripts.push((node, steps));
+    pub fn client(mut self, node: usize, steps: &[Step]) -> Setting {
+        self.scripts.push((node, steps.to_vec()));
         self
     }
 

@@ -1,6 +1,6 @@
 //! A state: all machines, files and clients at one moment, and what is in flight.
 
-use super::setting::{Setting, NAMES};
+use super::setting::Setting;
 use crate::shared::Shared;
 use quorum::envelope::Envelope;
 use quorum::message::{Fence, Token};
@@ -16,8 +16,8 @@ pub struct State {
     /// What happens next, the first one first.
     pub flights: Vec<Shared<Flight>>,
     pub clients: Vec<Client>,
-    /// The highest fence of each name.
-    pub fences: [Fence; NAMES],
+    /// The fence of the last grant.
+    pub fence: Fence,
     /// The records of all views that any node has taken.
     pub records: Vec<Shared<Record>>,
     /// How many faults may still happen. `None` before they may.
@@ -60,8 +60,6 @@ pub struct Client {
     pub waits: bool,
     /// The number of its last request.
     pub request: u64,
-    /// The name that it locks or has locked.
-    pub name: usize,
     pub held: Option<Token>,
     /// When it goes on.
     pub from: Time,
@@ -74,22 +72,20 @@ pub struct Violation {
 }
 
 impl State {
-    /// Whether two clients have a lock of one name that is held.
+    /// Whether the agents of two clients find the lock held.
     pub fn has_two_holders(&self, setting: &Setting) -> bool {
-        let mut held = [0; NAMES];
-        for (client, (node, _)) in self.clients.iter().zip(&setting.scripts) {
+        let clients = self.clients.iter().zip(&setting.scripts);
+        let holders = clients.filter(|(client, (node, _))| {
             let agent = self.nodes[*node].agent.as_agent();
-            if client.held.is_some_and(|token| agent.held(token, self.now)) {
-                held[client.name] += 1;
-            }
-        }
-        held.into_iter().any(|holders| holders > 1)
+            client.held.is_some_and(|token| agent.held(token, self.now))
+        });
+        holders.count() > 1
     }
 
     /// Whether a client has done all its steps, or is dead.
     pub fn is_done(&self, setting: &Setting, client: usize) -> bool {
-        let (node, steps) = setting.scripts[client];
-        self.clients[client].next == steps.len() || !self.nodes[node].is_alive
+        let (node, steps) = &setting.scripts[client];
+        self.clients[client].next == steps.len() || !self.nodes[*node].is_alive
     }
 
     pub fn are_all_done(&self, setting: &Setting) -> bool {

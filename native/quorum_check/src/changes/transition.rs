@@ -5,7 +5,7 @@ use super::state::{Client, Flight, Node, State, Violation};
 use crate::random::Random;
 use crate::shared::Shared;
 use quorum::agent::Request;
-use quorum::message::{Lifetime, Mode, Name};
+use quorum::message::{Fence, Lifetime, Mode, Name};
 use quorum::node_agent::{NodeAgent, NodeAgentSetup};
 use quorum::node_voter::{NodeVoter, NodeVoterSetup};
 use quorum::rules::Rules;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A machine whose timer fires this often at one moment fires it endlessly.
 const MOST_TICKS: usize = 100;
 
-/// How long a client waits after an answer that is none.
+/// How long a client waits before it repeats a request that was refused.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What happens next.
@@ -58,7 +58,6 @@ impl<'a> Transition<'a> {
             next: 0,
             waits: false,
             request: 0,
-            name: 0,
             held: None,
             from: now,
         };
@@ -67,7 +66,7 @@ impl<'a> Transition<'a> {
             nodes: nodes.collect(),
             flights: Vec::new(),
             clients: vec![client; setting.scripts.len()],
-            fences: Default::default(),
+            fence: Fence::default(),
             records: Vec::new(),
             left: None,
             violation: None,
@@ -90,7 +89,7 @@ impl<'a> Transition<'a> {
             }
         }
         if self.state.has_two_holders(self.setting) {
-            self.violated("Q1", "two clients hold one name".into());
+            self.violated("Q1", "two clients hold the lock".into());
         }
     }
 
@@ -173,19 +172,17 @@ impl<'a> Transition<'a> {
     }
 
     fn step(&mut self, client: usize) {
-        let (node, steps) = self.setting.scripts[client];
+        let (node, steps) = &self.setting.scripts[client];
         let own = &mut self.state.clients[client];
-        let step = steps[own.next];
+        let (node, step) = (*node, steps[own.next]);
         own.request += 1;
         let request = client as u64 * 1000 + own.request;
         self.note(|| format!("client {client} on n{node}: {step:?}"));
         let own = &mut self.state.clients[client];
         match step {
-            Step::Lock(name) => {
-                (own.waits, own.name) = (true, name);
-                let names = Name::new(&[b'a' + name as u8])
-                    .expect("a short name")
-                    .into();
+            Step::Lock => {
+                own.waits = true;
+                let names = Name::new(b"x").expect("a short name").into();
                 self.call_agent(node, |agent, now| {
                     let agent = agent.agent();
                     agent.lock(now, Request(request), names, Mode::Write, LIMIT);
@@ -290,7 +287,7 @@ impl<'a> Transition<'a> {
         for (client, (at, steps)) in self.state.clients.iter_mut().zip(scripts) {
             if *at == node {
                 client.held = None;
-                let locks = matches!(steps.get(client.next), Some(Step::Lock(_)));
+                let locks = matches!(steps.get(client.next), Some(Step::Lock));
                 client.waits &= !locks;
             }
         }
