@@ -207,10 +207,10 @@ one_table(Tries) ->
     {Keys, Calls} = traced_call(fun canal_lock:keys/0, fun() ->
         receive
             {trace, Reader, call, {canal_lock_nif, keys, [Serial, _, _]}} when Serial > 0 ->
-                ok = suspend(Reader),
+                ok = test_worker:suspend(Reader),
                 ok = canal_lock_nif:close(Handle),
                 _ = open(),
-                ok = resume(Reader)
+                ok = test_worker:resume(Reader)
         end,
         acquire([{new, N} || N <- lists:seq(1, 5_000)])
     end),
@@ -219,22 +219,6 @@ one_table(Tries) ->
     case {[first || {trace, _, call, {_, keys, [0, 0, _]}} <- Calls], Tables} of
         {[first], [old]} when Tries > 1 -> one_table(Tries - 1);
         {[first, first], _} -> ?assertEqual([], Tables -- [new])
-    end.
-
-%% OTP 25 sometimes raises `internal_error' for a process that runs, and counts the call all the same.
-suspend(Process) ->
-    try erlang:suspend_process(Process) of
-        true -> ok
-    catch
-        error:internal_error -> suspend(Process)
-    end.
-
-%% As often as it was suspended.
-resume(Process) ->
-    try erlang:resume_process(Process) of
-        true -> resume(Process)
-    catch
-        error:badarg -> ok
     end.
 
 open() ->

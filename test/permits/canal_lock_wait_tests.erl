@@ -285,11 +285,11 @@ poolboy_70() ->
     Worker = test_worker:start(),
     Ref = test_worker:send_order(Worker, fun() -> canal_lock:acquire(db, 1, 1, 50) end),
     ok = test_await:value(1, fun() -> canal_lock:waiting(db) end),
-    true = erlang:suspend_process(Worker),
+    ok = test_worker:suspend(Worker),
     ok = canal_lock:release(db),
     %% Its timeout expires before it can read the message.
     timer:sleep(100),
-    true = erlang:resume_process(Worker),
+    ok = test_worker:resume(Worker),
     ?assertEqual({acquired, 1}, answer({Worker, Ref})),
     ?assertEqual({message_queue_len, 0}, process_info(Worker, message_queue_len)),
     ?assertEqual([{Worker, 1}], canal_lock:holders(db)),

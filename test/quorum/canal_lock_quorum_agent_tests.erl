@@ -181,12 +181,12 @@ await_late(Voter) ->
 
 system_message(Name, Is) ->
     Process = whereis(Name),
-    true = erlang:suspend_process(Process),
+    ok = test_worker:suspend(Process),
     Caller = spawn_monitor(fun() -> exit(canal_lock_quorum:lock(x, ?LONG_MS)) end),
     await_message(Name, Is),
     Ref = make_ref(),
     Process ! {system, {self(), Ref}, get_state},
-    true = erlang:resume_process(Process),
+    ok = test_worker:resume(Process),
     receive {Ref, _} -> ok end,
     ?assertMatch({ok, _}, test_await:reason(Caller)).
 
@@ -210,11 +210,11 @@ expired_test_() ->
 expired() ->
     {ok, Lock} = canal_lock_quorum:lock(expired, ?LONG_MS),
     Agent = whereis(?AGENT),
-    true = erlang:suspend_process(Agent),
+    ok = test_worker:suspend(Agent),
     test_await:value(false, fun() -> canal_lock_quorum:is_held(Lock) end),
     ?assertEqual({error, not_held}, canal_lock_quorum:unlock_async(Lock)),
     await_message(?AGENT, fun is_of_expired/1),
-    true = erlang:resume_process(Agent),
+    ok = test_worker:resume(Agent),
     test_await:value(0, fun() -> maps:get(held, canal_lock_quorum:status()) end).
 
 is_of_expired({unlock_async, _, IsExpired}) -> IsExpired;
@@ -225,10 +225,10 @@ lost(Send) ->
     #{totals := #{lost := Before}} = canal_lock_quorum:status(),
     {ok, Lock} = canal_lock_quorum:lock(lost, ?LONG_MS),
     Agent = whereis(?AGENT),
-    true = erlang:suspend_process(Agent),
+    ok = test_worker:suspend(Agent),
     Send(Agent, Lock),
     test_await:value(false, fun() -> canal_lock_quorum:is_held(Lock) end),
-    true = erlang:resume_process(Agent),
+    ok = test_worker:resume(Agent),
     #{held := 0, totals := #{lost := After}} = canal_lock_quorum:status(),
     ?assertEqual(1, After - Before),
     ?assertEqual([lost], [Event || {canal_lock_quorum, Event, Of} <- test_await:messages(), Of =:= Lock]).

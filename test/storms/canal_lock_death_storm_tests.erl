@@ -63,7 +63,7 @@ ways() ->
         {ends, fun(Holder) -> Holder ! 'end' end},
         {fails, fun(Holder) -> Holder ! fail end},
         {in_its_messages, fun(Holder) -> exit(Holder, kill) end},
-        {suspended, fun(Holder) -> true = erlang:suspend_process(Holder) andalso exit(Holder, kill) end},
+        {suspended, fun(Holder) -> ok = test_worker:suspend(Holder), exit(Holder, kill) end},
         {asleep, fun(Holder) -> exit(Holder, kill) end},
         {woken, fun(Holder) -> Holder ! 'end' end},
         {released, fun(Holder) -> Holder ! release end}
@@ -203,8 +203,8 @@ end_group(How, [{Leader, _} | _] = Group) ->
 
 %% A suspended holder keeps its permits.
 suspend(Pid) ->
-    try erlang:suspend_process(Pid) of
-        true ->
+    try test_worker:suspend(Pid) of
+        ok ->
             Held = lists:sort(canal_lock:held(Pid)),
             spin(rand:uniform(20_000)),
             Still = lists:sort(canal_lock:held(Pid)),

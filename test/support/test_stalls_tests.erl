@@ -27,6 +27,6 @@ stall() ->
     {links, Links} = process_info(self(), links),
     [Watch] = [Pid || Pid <- Links, is_pid(Pid), {current_function, {test_stalls, watch, 2}} <-
         [process_info(Pid, current_function)]],
-    erlang:suspend_process(Watch),
+    test_worker:suspend(Watch),
     timer:sleep(300),
-    erlang:resume_process(Watch).
+    test_worker:resume(Watch).

@@ -3,6 +3,7 @@
 -module(test_worker).
 
 -export([start/0, start/1, start_on/1, holder/1, take/1, order/2, send_order/2, kill/1, release_then_die/2, caught/1]).
+-export([suspend/1, resume/1]).
 
 -spec start() -> pid().
 start() ->
@@ -68,6 +69,25 @@ kill(Workers) ->
 release_then_die(Worker, Order) ->
     Worker ! {last_order, Order},
     test_await:down([Worker]).
+
+%% Suspends any process of this VM. The VM sometimes raises `internal_error' for a process that runs, and counts the
+%% call all the same.
+-spec suspend(pid()) -> ok.
+suspend(Process) ->
+    try erlang:suspend_process(Process) of
+        true -> ok
+    catch
+        error:internal_error -> suspend(Process)
+    end.
+
+%% As often as the caller has suspended it.
+-spec resume(pid()) -> ok.
+resume(Process) ->
+    try erlang:resume_process(Process) of
+        true -> resume(Process)
+    catch
+        error:badarg -> ok
+    end.
 
 %% As the deprecated `catch': the value, what was thrown, or `{'EXIT', Reason}'.
 -spec caught(fun(() -> term())) -> term().
