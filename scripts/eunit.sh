@@ -110,7 +110,7 @@ titles=$(sed -n 's/^ *SKIPPED: /  /p' $logs/*.log)
 # The failed tests, or the last lines of a suite whose VM ended.
 while read -r suite; do
   echo "eunit: $suite failed; its output is $logs/$suite.log. Its failures:"
-  awk '/\*(failed|skipped|timed out)\*|^\*\*\*/ { lines = 40 }
+  awk '/\*(failed|skipped|timed out)\*|^\*\*\*|^the (first that failed|shortest):/ { lines = 40 }
        lines > 0 { print; lines = /^ *(undefined)?$/ ? 0 : lines - 1 }' "$logs/$suite.log"
   tail -n 5 "$logs/$suite.log"
 done <$logs/failed

@@ -22,7 +22,7 @@
     %% The number of the next wait. All waits have numbers, also those of calls.
     next = 1 :: pos_integer(),
     %% Calls that wait.
-    calls = #{} :: #{client() => reference()}
+    calls = #{} :: #{client() => {runs | suspended, reference()}}
 }).
 
 -opaque clients() :: #clients{}.
@@ -106,8 +106,9 @@ perform({cancel, Client, Number}, All = #clients{requests = Requests}) ->
 perform({read, Client}, All) ->
     {named(order(Client, All, fun received/0), All), All};
 perform({expire, Client}, All = #clients{calls = Calls}) ->
-    true = resume(Client, All),
-    {test_await:answer(maps:get(Client, Calls)), All#clients{calls = maps:remove(Client, Calls)}};
+    ok = resume(Client, All),
+    {suspended, Ref} = maps:get(Client, Calls),
+    {test_await:answer(Ref), All#clients{calls = maps:remove(Client, Calls)}};
 perform({release, Client, Name, Permits}, All = #clients{table = Table}) ->
     Key = term(Name, All),
     Release =
@@ -215,7 +216,7 @@ call(Client, Kind, Acquire, All = #clients{workers = Workers, calls = Calls, nex
     Kind =:= suspended andalso suspend(Client, All),
     case Waits() of
         true ->
-            {waits, All#clients{calls = Calls#{Client => Ref}, next = Number + 1}};
+            {waits, All#clients{calls = Calls#{Client => {Kind, Ref}}, next = Number + 1}};
         false ->
             Kind =:= suspended andalso resume(Client, All),
             {test_await:answer(Ref), All}
@@ -237,16 +238,16 @@ waiting(#clients{table = Table}) ->
 %% Only clients of this VM are suspended.
 suspend(Client, #clients{workers = Workers}) ->
     {here, Pid} = maps:get(Client, Workers),
-    erlang:suspend_process(Pid).
+    test_worker:suspend(Pid).
 
 resume(Client, #clients{workers = Workers}) ->
     {here, Pid} = maps:get(Client, Workers),
-    erlang:resume_process(Pid).
+    test_worker:resume(Pid).
 
 %% The answers of calls that waited.
 -spec returned(clients()) -> {[{client(), test_model:answer()}], clients()}.
 returned(All = #clients{calls = Calls}) ->
-    Answers = [{Client, Answer} || {Client, Ref} <- maps:to_list(Calls), {answer, Answer} <- [answered(Ref)]],
+    Answers = [{Client, Answer} || {Client, {_, Ref}} <- maps:to_list(Calls), {answer, Answer} <- [answered(Ref)]],
     {Answers, All#clients{calls = maps:without([Client || {Client, _} <- Answers], Calls)}}.
 
 answered(Ref) ->
@@ -292,13 +293,20 @@ named(Messages, #clients{requests = Requests}) ->
 
 %% The visible state, in the terms of the model.
 -spec snapshot(clients()) -> map().
-snapshot(All = #clients{keys = Keys, table = Table, workers = Workers, names = Names}) ->
+snapshot(All = #clients{keys = Keys, table = Table, workers = Workers, names = Names, calls = Calls}) ->
     Pids = [{Client, Pid} || {Client, {Where, Pid}} <- maps:to_list(Workers), Client =/= parent, Where =:= Table],
     {Mailboxes, Shown} = on(Table, fun() ->
         Mailboxes = [{Client, element(2, process_info(Pid, messages))} || {Client, Pid} <- Pids],
         {Mailboxes, attempt(fun() -> shown(Keys, maps:keys(Names)) end)}
     end),
-    Mail = maps:from_list([{Client, named(Messages, All)} || {Client, Messages} <- Mailboxes]),
+    %% A call that runs returns soon if the message that it waits for has arrived.
+    Unread = fun(Client, Mail) ->
+        case Calls of
+            #{Client := {runs, _}} -> [Message || Message = {Of, _} <- Mail, Of =/= call];
+            _ -> Mail
+        end
+    end,
+    Mail = maps:from_list([{Client, Unread(Client, named(Messages, All))} || {Client, Messages} <- Mailboxes]),
     case Shown of
         closed ->
             #{table => closed, mail => Mail};
