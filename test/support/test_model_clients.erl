@@ -30,6 +30,10 @@
 %% Long enough to suspend a client that waits. On a busy machine the timeout can expire before.
 -define(TIMEOUT_MS, 20).
 
+%% From OTP 28 on, the timer of a suspended process pauses. OTP 29.0 loses it if it expires in that moment, and then the
+%% client waits for ever. So it must not expire before, even if the client is suspended late.
+-define(PAUSED_TIMEOUT_MS, 200).
+
 %% For a manager that sweeps only on request.
 -define(NEVER_MS, 3_600_000).
 
@@ -77,7 +81,7 @@ perform({acquire, Client, Name, {MaxPer, Buckets}, Permits, request, MaxWaiting}
             {Answer, All}
     end;
 perform({acquire, Client, Key, Size, Permits, Kind, MaxWaiting}, All) ->
-    Timeout_ms = maps:get(Kind, #{none => 0, runs => infinity, suspended => ?TIMEOUT_MS}),
+    Timeout_ms = maps:get(Kind, #{none => 0, runs => infinity, suspended => timeout_ms()}),
     Acquire = acquiring(Client, Key, Size, options(Timeout_ms, Permits, MaxWaiting), All),
     case Kind of
         none -> {order(Client, All, Acquire), All};
@@ -220,6 +224,12 @@ call(Client, Kind, Acquire, All = #clients{workers = Workers, calls = Calls, nex
         false ->
             Kind =:= suspended andalso resume(Client, All),
             {test_await:answer(Ref), All}
+    end.
+
+timeout_ms() ->
+    case list_to_integer(erlang:system_info(otp_release)) of
+        Release when Release >= 28 -> ?PAUSED_TIMEOUT_MS;
+        _ -> ?TIMEOUT_MS
     end.
 
 has_answered(Ref) ->
