@@ -35,7 +35,7 @@
 -define(ERRORS, canal_lock_errors).
 -include("canal_lock_errors.hrl").
 
-%% The most buckets that buckets/2 lists. A key can have 2^61 - 1 permits, and a list of 2^36 buckets would end the VM.
+%% The most buckets that buckets/2 lists. A key can have 2^60 - 1 permits, and a list of 2^36 buckets would end the VM.
 -define(MAX_BUCKETS, 1000).
 
 %% The answer of another node.

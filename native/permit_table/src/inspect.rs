@@ -46,9 +46,9 @@ const ARRAY: u64 = 0;
 const DISPLACED: u64 = 1;
 
 impl<K: Key, N: Notice> Table<K, N> {
-    /// Keys that have permits in use, each with the number of these permits. The sort key of the keys never changes.
-    /// The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys count, large
-    /// keys count as several.
+    /// Keys that have permits in use and are not shared, each with the number of these permits. The sort key of a key
+    /// never changes. The first key is the one after `after`; 0 is before all keys. Reads about `limit` keys: idle keys
+    /// count, large keys count as several.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -58,6 +58,21 @@ impl<K: Key, N: Notice> Table<K, N> {
         after: u64,
         limit: usize,
     ) -> Result<Piece<(&'a K, u64), u64>, OutOfMemory> {
+        self.nodes_after(pin, after, limit, |node| {
+            let seen = node.count.read();
+            let is_own = seen.share().is_none() && !seen.is_dead() && seen.in_use() > 0;
+            is_own.then(|| (&node.key, seen.in_use()))
+        })
+    }
+
+    /// What `select` returns for the keys after `after`.
+    pub(crate) fn nodes_after<'a, T>(
+        &'a self,
+        pin: &'a Pin,
+        after: u64,
+        limit: usize,
+        select: impl Fn(&'a Node<K>) -> Option<T>,
+    ) -> Result<Piece<T, u64>, OutOfMemory> {
         let mut keys = Vec::new();
         let mut next = None;
         let mut reserved = Ok(());
@@ -74,11 +89,11 @@ impl<K: Key, N: Notice> Table<K, N> {
             last = reached;
             // SAFETY: found under the pin.
             let node = unsafe { &*node.as_ptr() };
-            if let Some(in_use @ 1..) = node.count.permits() {
+            if let Some(selected) = select(node) {
                 read += node.key.heap_bytes() / BYTES_PER_KEY;
                 reserved = reserve(&mut keys, 1);
                 if reserved.is_ok() {
-                    keys.push((&node.key, in_use));
+                    keys.push(selected);
                 }
             }
             reserved.is_ok()

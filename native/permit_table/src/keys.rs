@@ -30,8 +30,8 @@
 //!   node passes over it, and inserts a new one in *front* of its run of equal sort keys, without waiting for the
 //!   sweep.
 //! - **K5** An unlinked node is freed only when no thread that was pinned at that time is still inside (`epochs.rs`).
-//! - **K6** A node whose count is not 0, or that has a queue, is not dead, hence linked, hence not freed. So a holder
-//!   and a waiter may keep its address.
+//! - **K6** A node whose count or share is not 0, or that has a queue, is not dead, hence linked, hence not freed. So a
+//!   holder and a waiter may keep its address.
 //! - **K7** Between two steps of the sweep no link is marked. So each step starts from a clean list.
 //!
 //! K1 lets a search stop at the first greater sort key. The reason: a new link is inserted behind the last unmarked
@@ -310,11 +310,14 @@ impl<K: Key> Keys<K> {
         // SAFETY: it is alive, and it is only read here.
         let link = unsafe { &new.0.as_ref().link };
         self.link_head(pin, link.sort_key);
+        // Before it is in the list: the sweep can reclaim a key without a share at once.
+        let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;
         loop {
             let Some(gap) = self.gap(pin, &self.entry(link.sort_key).link, link.sort_key) else {
                 continue;
             };
             if Self::run_has(&gap, link.sort_key, query) {
+                self.len.fetch_sub(1, Ordering::Relaxed);
                 return Err(new);
             }
             link.next.store(gap.next, Ordering::Relaxed);
@@ -325,8 +328,8 @@ impl<K: Key> Keys<K> {
         }
         let node = new.0;
         std::mem::forget(new);
-        self.grow_when_loaded(self.len.fetch_add(1, Ordering::Relaxed) + 1);
-        // SAFETY: it is in the list with a permit in use or a queue (K6), and the pin keeps it alive after that.
+        self.grow_when_loaded(len);
+        // SAFETY: the pin keeps it alive (K5).
         Ok(unsafe { node.as_ref() })
     }
 

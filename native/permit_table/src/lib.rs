@@ -24,6 +24,9 @@
 //!     vector          \    |   /
 //!                     \  overflow.rs     further keys, and what other threads record for a process
 //!                      \  |              (read by reading.rs and inspect.rs)
+//!     shared_word.rs       |                          shares.rs      keys with a share of a limit
+//!     that of a shared key |                                         of several nodes
+//!
 //!     lazy_array.rs    sorted_list.rs     epochs.rs
 //!     arrays that      list without       when memory
 //!     grow by chunks   long pauses        can be freed
@@ -93,6 +96,8 @@ mod permit_count;
 mod queue;
 mod queues;
 mod reading;
+mod shared_word;
+mod shares;
 mod slot;
 mod sorted_list;
 mod sweep;
@@ -117,6 +122,8 @@ pub use memory::{reserve, reserve_exact, OutOfMemory};
 pub use permit_count::{Acquired, Capacity, Demand};
 pub use queues::{Notice, QueueInfo, WaitEnd};
 pub use reading::Permits;
+pub use shared_word::Share;
+pub use shares::ShareUse;
 pub use slot::NotHeld;
 pub use sorted_list::{SortedList, Vacancy};
 pub use sweep::Progress;

@@ -23,6 +23,7 @@
 //! | `n` | `n` permits are in use; no acquire since the sweep last visited the key | acquire, release, sweep (0 only) |
 //! | `USED + n` | `n` permits are in use; at least one acquire since | acquire, release, sweep (clears `USED` at 0) |
 //! | `WAITERS + USED + n` | the same, and the key has a queue | acquire; a thread that has locked the queue |
+//! | `SHARED + ...` | the key is shared (`shared_word.rs`) | as above, and a change of its share |
 //! | `DEAD` | the key is reclaimed; a caller that finds it looks the key up again | never |
 //!
 //! `WAITERS` makes a release take the lock of the queue, so that it hands its permits to a waiter (`queues.rs`). An
@@ -36,28 +37,48 @@ use crate::sync::{ordering, AtomicU64, Ordering};
 use std::num::NonZeroU64;
 
 /// Set by every acquire, cleared by the sweep.
-const USED: u64 = 1 << 62;
+pub(crate) const USED: u64 = 1 << 62;
 
 /// The key has a queue. Changed only under the queue's lock. While it is set, the count decreases only under that lock.
-const WAITERS: u64 = 1 << 61;
+pub(crate) const WAITERS: u64 = 1 << 61;
 
-/// The bits of the count.
+/// The bits of the count. Those of a shared key contain [`SHARED`], so they are above each capacity.
 const COUNT: u64 = WAITERS - 1;
 
+/// The key is shared: its word has another layout (`shared_word.rs`). Set when the key is inserted.
+pub(crate) const SHARED: u64 = 1 << 60;
+
+/// Of a shared key: a call was refused since the agent looked.
+pub(crate) const REFUSED: u64 = 1 << 63;
+
+/// The bits of each part of the word of a shared key.
+pub(crate) const BITS: u32 = 20;
+
+/// The bits of the first part of the word of a shared key, the permits in use. The share is the second part.
+pub(crate) const PART: u64 = (1 << BITS) - 1;
+
 /// The key is reclaimed.
-const DEAD: u64 = u64::MAX;
+pub(crate) const DEAD: u64 = u64::MAX;
 
 /// The number of permits of a key that one caller allows: `MaxPer * Buckets`, saturating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Capacity(u64);
+pub struct Capacity(pub(crate) u64);
 
 impl Capacity {
-    /// The largest capacity. It leaves the upper bits of the word for flags.
-    pub const MAX: Capacity = Capacity(COUNT);
+    /// The largest capacity, 2^60 - 1. It leaves the upper bits of the word for flags.
+    pub const MAX: Capacity = Capacity(SHARED - 1);
+
+    /// The capacity of all requests that wait for a shared key ([`CountSeen::out`]).
+    pub(crate) const SHARED: Capacity = Capacity(1 << 62);
 
     /// The capacity of `buckets` buckets of `max_per` permits each, limited to [`Capacity::MAX`].
     pub fn of(max_per: u64, buckets: u64) -> Self {
         Capacity(max_per.saturating_mul(buckets).min(Self::MAX.0))
+    }
+
+    /// The number of permits.
+    pub fn permits(self) -> u64 {
+        self.0
     }
 
     /// The number of free permits while `in_use` are.
@@ -106,7 +127,7 @@ pub enum Acquired {
 
 #[derive(Debug)]
 pub(crate) struct PermitCount {
-    word: AtomicU64,
+    pub(crate) word: AtomicU64,
 }
 
 impl PermitCount {
@@ -169,7 +190,7 @@ impl PermitCount {
             if word & WAITERS != 0 {
                 return false;
             }
-            debug_assert!(word != DEAD && word & COUNT >= permits);
+            debug_assert!(word != DEAD && CountSeen(word).in_use() >= permits);
             match self.word.compare_exchange_weak(
                 word,
                 word - permits,
@@ -196,22 +217,23 @@ impl PermitCount {
     /// Releases permits of a key with a queue, whose lock is held.
     pub(crate) fn release_locked(&self, permits: u64) {
         let before = self.word.fetch_sub(permits, Ordering::AcqRel);
-        debug_assert!(before != DEAD && before & COUNT >= permits);
+        debug_assert!(before != DEAD && CountSeen(before).in_use() >= permits);
     }
 
-    /// Takes permits of a key with a queue, whose lock is held, if the number of permits in use is still `in_use`.
-    pub(crate) fn acquire_locked(&self, in_use: u64, permits: u64) -> bool {
-        let word = WAITERS | USED | in_use;
-        self.word
-            .compare_exchange(word, word + permits, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+    /// Takes permits of a key with a queue, whose lock is held, if its word has not changed since it was read.
+    pub(crate) fn acquire_locked(&self, CountSeen(word): CountSeen, permits: u64) -> bool {
+        let next = (word | USED) + permits;
+        let swap = self
+            .word
+            .compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed);
+        swap.is_ok()
     }
 
     /// Permits in use, or `None` if the key is dead.
     #[inline(always)]
     pub(crate) fn permits(&self) -> Option<u64> {
         let seen = self.read();
-        (!seen.is_dead()).then_some(seen.0 & COUNT)
+        (!seen.is_dead()).then_some(seen.in_use())
     }
 
     /// One visit of the sweep. An idle key dies; a key used since the last visit gets its second chance. Returns true
@@ -221,10 +243,11 @@ impl PermitCount {
         // Acquire: operations under the key's permits, and the records of these permits, happen before its death (H2).
         //
         // The swap below may be relaxed, as long as this load is Acquire. Every change of the word is a
-        // read-modify-write, so it continues the release sequences of all earlier releases. Only this function writes
-        // 0, and one sweep runs at a time. So the swap to DEAD replaces the very 0 that was read here, with no release
-        // in between. The swap releases nothing: a thread that reads DEAD follows no pointer because of it. A thread
-        // that acquires a permit after USED was cleared reads the same release sequences.
+        // read-modify-write, so it continues the release sequences of all earlier releases. Each acquire sets USED,
+        // only this function clears it, and one sweep runs at a time. So the swap to DEAD replaces a word that is
+        // equal to the one that was read here, with no acquire, hence no release, in between. The swap releases
+        // nothing: a thread that reads DEAD follows no pointer because of it. A thread that acquires a permit after
+        // USED was cleared reads the same release sequences.
         let word = self
             .word
             .load(ordering("p8_swept_relaxed", Ordering::Acquire));
@@ -233,7 +256,10 @@ impl PermitCount {
             USED => (USED, 0),
             // A step of the sweep killed it and then panicked. It is still linked.
             DEAD => return true,
-            _ => return false,
+            _ => match after_sweep(word) {
+                Some(next) => (word, next),
+                None => return false,
+            },
         };
         // A failed swap means that a caller acquired in between: the key is in use.
         let ordering = ordering("p8_swept_relaxed", Ordering::AcqRel);
@@ -244,9 +270,17 @@ impl PermitCount {
     }
 }
 
+/// The word after a visit of the sweep to a shared key that is idle: its share is 0, nothing is in use, and no request
+/// waits. A refusal that was not read is forgotten.
+fn after_sweep(word: u64) -> Option<u64> {
+    let is_idle = word & (SHARED | WAITERS | PART << BITS | PART) == SHARED;
+    let rested = word & !(USED | REFUSED);
+    is_idle.then_some(if word == rested { DEAD } else { rested })
+}
+
 /// A word that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CountSeen(u64);
+pub(crate) struct CountSeen(pub(crate) u64);
 
 impl CountSeen {
     /// The number of permits in use with those demanded, if the capacity allows that number. No capacity allows another
@@ -254,7 +288,7 @@ impl CountSeen {
     #[inline(always)]
     pub(crate) fn admits(self, demand: Demand) -> Option<u64> {
         let (before, capacity) = (self.0 & COUNT, demand.capacity.0);
-        // No overflow: both are at most 2^61.
+        // No overflow: both are below 2^62.
         let in_use = before + demand.permits;
         // Written in two ways, because the compiler knows that most calls demand one permit.
         let is_allowed = match demand.permits {
@@ -267,6 +301,27 @@ impl CountSeen {
     #[inline(always)]
     pub(crate) fn is_dead(self) -> bool {
         self.0 == DEAD
+    }
+
+    /// The share of a shared key that is not dead.
+    pub(crate) fn share(self) -> Option<u64> {
+        let is_shared = self.0 & SHARED != 0 && !self.is_dead();
+        is_shared.then_some(self.0 >> BITS & PART)
+    }
+
+    /// Permits in use of a key that is not dead.
+    #[inline(always)]
+    pub(crate) fn in_use(self) -> u64 {
+        self.0 & if self.0 & SHARED == 0 { COUNT } else { PART }
+    }
+
+    /// What the capacities of waiters are compared with: the permits in use. Of a shared key, as if it had the capacity
+    /// [`Capacity::SHARED`], and all permits but its share were in use elsewhere. The key is not dead.
+    pub(crate) fn out(self) -> u64 {
+        let share = self.share();
+        share.map_or(self.in_use(), |share| {
+            Capacity::SHARED.0 - share + self.in_use()
+        })
     }
 }
 

@@ -17,6 +17,9 @@
 //! A call that gives the key another capacity changes that of all lanes, and moves no waiter. So several lanes can have
 //! the same capacity. New waiters join the first of these. Until it is empty, the others have only waiters that are
 //! older, so all waiters with one capacity are still granted in their order.
+//!
+//! All waiters of a shared key (`shared_word.rs`) have one capacity. The limit of the key decides which of them
+//! can be a candidate.
 
 use crate::memory::{reserve, OutOfMemory};
 use crate::permit_count::Capacity;
@@ -47,8 +50,10 @@ unsafe impl<K: Send + Sync, N: Send> Send for Waiter<K, N> {}
 
 struct Lane<K, N> {
     capacity: Capacity,
-    /// Waiters with smaller numbers need more permits than the capacity.
+    /// Waiters with smaller numbers need more permits than the capacity or the limit.
     passed: u64,
+    /// The sum of these permits, as [`Queue::wanted`].
+    passed_permits: u64,
     /// By their numbers, which increase with the time at which they began to wait.
     waiters: SortedList<Waiter<K, N>>,
 }
@@ -58,6 +63,10 @@ pub(crate) struct Queue<K, N> {
     /// None is empty.
     lanes: Vec<Lane<K, N>>,
     pub(crate) len: usize,
+    /// Waiters that need more permits are passed over. Only a shared key has one below [`Capacity::MAX`].
+    limit: Capacity,
+    /// The permits of all waiters. Only that of a shared key is read, and cannot wrap: it is at most 2^20 per waiter.
+    wanted: u64,
     /// The number of the waiter that has collected permits, and these permits. At most one has (W4).
     collected: (u64, u64),
 }
@@ -75,32 +84,44 @@ pub(crate) struct Pick {
 /// The work that may be done while a queue is locked has been done.
 pub(crate) struct Spent;
 
-impl<K, N> Default for Queue<K, N> {
-    fn default() -> Self {
-        Self {
-            lanes: Vec::new(),
-            len: 0,
-            collected: (0, 0),
-        }
-    }
-}
-
 impl<K, N> Lane<K, N> {
-    /// The oldest waiter whose permits fit the capacity: its number, and its permits. A step passes one whose permits
-    /// do not.
-    fn candidate(&mut self, steps: &mut usize) -> Result<Option<(u64, u64)>, Spent> {
+    /// The oldest waiter whose permits fit the capacity and the limit: its number, and its permits. A step passes one
+    /// whose permits do not.
+    fn candidate(
+        &mut self,
+        limit: Capacity,
+        steps: &mut usize,
+    ) -> Result<Option<(u64, u64)>, Spent> {
+        let most = self.capacity.min(limit).permits();
         while let Some(&(number, ref first)) = self.waiters.from(self.passed).next() {
-            if first.permits <= self.capacity.free(0) {
+            if first.permits <= most {
                 return Ok(Some((number, first.permits)));
             }
             *steps = steps.checked_sub(1).ok_or(Spent)?;
             self.passed = number + 1;
+            self.passed_permits = self.passed_permits.wrapping_add(first.permits);
         }
         Ok(None)
+    }
+
+    /// All waiters are looked at again.
+    fn pass_none(&mut self) {
+        (self.passed, self.passed_permits) = (0, 0);
     }
 }
 
 impl<K, N> Queue<K, N> {
+    /// A queue without waiters, with this limit.
+    pub(crate) fn new(limit: Capacity) -> Self {
+        Self {
+            lanes: Vec::new(),
+            len: 0,
+            limit,
+            wanted: 0,
+            collected: (0, 0),
+        }
+    }
+
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -132,7 +153,7 @@ impl<K, N> Queue<K, N> {
         let (collector, collected) = self.collected;
         for (lane, of) in self.lanes.iter_mut().enumerate() {
             let free = of.capacity.free(in_use);
-            let Some((number, permits)) = of.candidate(steps)? else {
+            let Some((number, permits)) = of.candidate(self.limit, steps)? else {
                 continue;
             };
             let had = if number == collector { collected } else { 0 };
@@ -192,6 +213,11 @@ impl<K, N> Queue<K, N> {
             let removed = lane.waiters.remove(number, |_| true);
             removed.map(|removed| (index, removed))
         })?;
+        self.wanted = self.wanted.wrapping_sub(removed.permits);
+        let of = &mut self.lanes[lane];
+        if number < of.passed {
+            of.passed_permits = of.passed_permits.wrapping_sub(removed.permits);
+        }
         if self.lanes[lane].waiters.is_empty() {
             // In their order: new waiters join the first lane with their capacity.
             self.lanes.remove(lane);
@@ -213,8 +239,27 @@ impl<K, N> Queue<K, N> {
     pub(crate) fn resize(&mut self, capacity: Capacity) {
         for lane in &mut self.lanes {
             lane.capacity = capacity;
-            lane.passed = 0;
+            lane.pass_none();
         }
+    }
+
+    /// Changes the limit of a shared key. No waiter has collected permits.
+    pub(crate) fn set_limit(&mut self, limit: Capacity) {
+        if self.limit != limit {
+            self.limit = limit;
+            self.lanes.iter_mut().for_each(Lane::pass_none);
+        }
+    }
+
+    /// How many more permits the waiters need, without those that were passed over; and how many the oldest of them
+    /// needs in all, or 0. For a settled queue of a shared key, which has one lane.
+    pub(crate) fn need(&self) -> (u64, u64) {
+        let Some(lane) = self.lanes.first() else {
+            return (0, 0);
+        };
+        let next = lane.waiters.from(lane.passed).next();
+        let next = next.map_or(0, |(_, waiter)| waiter.permits);
+        (self.wanted - lane.passed_permits - self.collected.1, next)
     }
 
     /// Adds a waiter with a number that is greater than all before. `record` is called when its memory is reserved.
@@ -225,6 +270,7 @@ impl<K, N> Queue<K, N> {
         waiter: Waiter<K, N>,
         record: impl FnOnce() -> Result<(), OutOfMemory>,
     ) -> Result<(), OutOfMemory> {
+        let permits = waiter.permits;
         if let Some(lane) = self.lane(capacity) {
             let vacancy = self.lanes[lane].waiters.reserve(number)?;
             record()?;
@@ -238,10 +284,12 @@ impl<K, N> Queue<K, N> {
             self.lanes.push(Lane {
                 capacity,
                 passed: 0,
+                passed_permits: 0,
                 waiters,
             });
         }
         self.len += 1;
+        self.wanted = self.wanted.wrapping_add(permits);
         Ok(())
     }
 }
@@ -253,7 +301,7 @@ mod tests {
     /// A lane without a waiter would stay until the queue ends, and count towards [`MAX_LANES`].
     #[test]
     fn waiter_that_cannot_be_made_leaves_no_lane() {
-        let mut queue = Queue::<u64, ()>::default();
+        let mut queue = Queue::<u64, ()>::new(Capacity::MAX);
         let waiter = Waiter {
             permits: 1,
             slot: NonNull::dangling(),

@@ -9,7 +9,8 @@
 //!
 //! - **W1** While the lock is free and no call for the key is running, no waiter could be granted its permits. For the
 //!   candidate of each lane, `count + permits - collected > capacity`, and for the oldest candidate
-//!   `count >= capacity`. A table that closes is an exception.
+//!   `count >= capacity`. (For a shared key, `CountSeen::out` and `Capacity::SHARED`.) A table that closes is an
+//!   exception.
 //! - **W2** WAITERS is set if and only if the key has a queue, and changes only under the lock. While it is set, the
 //!   count decreases only under the lock. (Callers with a larger capacity can increase it.)
 //! - **W3** A request leaves the queue once, under the lock: it is granted, cancelled, or its table closes. Its
@@ -27,8 +28,9 @@ use crate::holders::coarse;
 use crate::keys::Node;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
-use crate::permit_count::Capacity;
+use crate::permit_count::{Capacity, CountSeen};
 use crate::queue::{Pick, Queue, Spent, Waiter};
+use crate::shared_word::Share;
 use crate::slot::Slot;
 use crate::sorted_list::SortedList;
 use crate::sync::{sized, Mutex, MutexGuard};
@@ -188,6 +190,15 @@ fn slot_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Slot<K> {
     unsafe { &*waiter.slot.as_ptr().cast_const() }
 }
 
+/// Takes the permits that a waiter has collected off its record.
+fn take_collected<K, N>(node: &Node<K>, queue: &mut Queue<K, N>) -> u64 {
+    if let Some((collector, collected)) = queue.collector() {
+        let mut record = overflow_of(collector).lock();
+        record.return_collected(node, collected);
+    }
+    queue.take_collected()
+}
+
 fn overflow_of<'a, K, N>(waiter: &Waiter<K, N>) -> &'a Overflow<K> {
     let overflow = slot_of(waiter).overflow();
     overflow.expect("made before the request waits")
@@ -215,9 +226,12 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
 
     /// Gives a node a queue, if it has none. If `set` is called, it must set WAITERS of the node that it returns. If it
     /// returns `None`, nothing has changed.
+    ///
+    /// `limit` is that of a new queue, until [`Queues::set_share`] changes it.
     pub(crate) fn open<'n>(
         &mut self,
         sort_key: u64,
+        limit: Capacity,
         set: impl FnOnce() -> Option<&'n Node<K>>,
     ) -> Result<Option<&'n Node<K>>, OutOfMemory> {
         let vacancy = self.shard.queues.reserve(sort_key)?;
@@ -225,7 +239,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         if let Some(node) = node {
             vacancy.insert(KeyQueue {
                 node: node.into(),
-                queue: Queue::default(),
+                queue: Queue::new(limit),
             });
         }
         Ok(node)
@@ -277,13 +291,14 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         loop {
             inject::panic();
             let closed = self.is_closed();
-            let (pick, lanes, in_use) = match self.shard.queue_mut(node) {
+            let seen = node.count.read();
+            let (pick, lanes) = match self.shard.queue_mut(node) {
+                // It is not dead (K6).
                 Some(queue) if !closed => {
-                    let counted = node.count.permits().expect("it has a queue (K6)");
-                    let in_use = counted - permits.permits;
-                    (queue.pick(in_use, &mut steps), queue.lanes(), in_use)
+                    let out = seen.out() - permits.permits;
+                    (queue.pick(out, &mut steps), queue.lanes())
                 }
-                _ => (Ok(None), 0, 0),
+                _ => (Ok(None), 0),
             };
             let pick = match pick {
                 Ok(Some(pick)) => pick,
@@ -299,15 +314,16 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
                 return false;
             }
             let here = pick.permits.min(permits.permits);
-            let counted = in_use + permits.permits;
-            if pick.permits > here && !node.count.acquire_locked(counted, pick.permits - here) {
-                // A caller has acquired in between. That is no step: one that collects must not end without it.
+            if pick.permits > here && !node.count.acquire_locked(seen, pick.permits - here) {
+                // A caller has acquired or was refused in between. That is no step: one that collects must not end
+                // without it.
                 continue;
             }
             steps = steps.saturating_sub(1 + lanes / LANES_PER_STEP);
             // From here to the credit nothing can fail or panic.
+            let in_use = seen.in_use() - permits.permits + pick.permits;
             permits.permits -= here;
-            self.grant(node, pick, in_use + pick.permits, context);
+            self.grant(node, pick, in_use, context);
         }
     }
 
@@ -530,16 +546,43 @@ impl<K, N: Notice> Queues<K, N> {
         if queue.len > most {
             return None;
         }
-        if let Some((collector, collected)) = queue.collector() {
-            overflow_of(collector)
-                .lock()
-                .return_collected(node, collected);
-        }
-        let permits = queue.take_collected();
+        let permits = take_collected(node, queue);
         queue.resize(capacity);
         // Declared behind the guard, so it is dropped before.
         let mut permits = Undistributed { node, permits };
         Some(guard.settle(&mut permits, context))
+    }
+
+    /// Changes the share and the limit of a shared key. Its waiter that has collected permits loses them, and the queue
+    /// is settled for a bounded time. Returns the number of permits in use after that, and whether it is settled, or
+    /// `None` if the node is dead.
+    pub(crate) fn set_share(
+        &self,
+        node: &Node<K>,
+        share: &Share,
+        context: N::Context<'_>,
+    ) -> Option<(u64, bool)> {
+        let mut guard = self.lock(node.sort_key());
+        let permits = guard.shard.queue_mut(node).map_or(0, |queue| {
+            let permits = take_collected(node, queue);
+            queue.set_limit(share.limit);
+            permits
+        });
+        // Declared behind the guard, so it is dropped before.
+        let mut permits = Undistributed { node, permits };
+        permits.permits += node.count.set_share(share)?;
+        let is_settled = guard.settle(&mut permits, context);
+        permits.release();
+        // The sweep can have reclaimed it since.
+        Some((node.count.permits().unwrap_or(0), is_settled))
+    }
+
+    /// The word of a node, the length of its queue, and [`Queue::need`], all at one instant.
+    pub(crate) fn need_of(&self, node: &Node<K>) -> (CountSeen, usize, (u64, u64)) {
+        let guard = self.lock(node.sort_key());
+        let queue = guard.shard.queue(node);
+        let (waiting, need) = queue.map_or((0, (0, 0)), |queue| (queue.len, queue.need()));
+        (node.count.read(), waiting, need)
     }
 
     /// Settles the queue of a node for a bounded time. Returns whether it is settled.

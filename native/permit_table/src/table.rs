@@ -156,10 +156,10 @@ impl<K: Key, N: Notice> Table<K, N> {
             return Ok(Some(Acquired::Full));
         }
         let slot = self.holders.claim(holder, watch)?;
-        Ok(self.acquire_node(slot, node, demand)?)
+        Ok(self.acquire_node(slot, node, demand.permits, |count| count.acquire(demand))?)
     }
 
-    /// Acquires permits of a node for a slot. Returns `None` if the key is dead.
+    /// Acquires permits of a node for a slot, if `acquire` has counted them. Returns what that returns.
     ///
     /// P9 depends on the order of the steps: reserve an entry of the record, change the count, write the record. The
     /// last one cannot fail.
@@ -168,13 +168,14 @@ impl<K: Key, N: Notice> Table<K, N> {
         &self,
         slot: &Slot<K>,
         node: &Node<K>,
-        demand: Demand,
+        permits: u64,
+        acquire: impl FnOnce(&PermitCount) -> Option<Acquired>,
     ) -> Result<Option<Acquired>, OutOfMemory> {
         let entry = slot.reserve(Some(node))?;
         inject::panic();
-        let acquired = node.count.acquire(demand);
+        let acquired = acquire(&node.count);
         if let Some(Acquired::Permit(_)) = acquired {
-            slot.record(entry, node, demand.permits, || self.holders.now());
+            slot.record(entry, node, permits, || self.holders.now());
         }
         Ok(acquired)
     }
@@ -216,7 +217,8 @@ impl<K: Key, N: Notice> Table<K, N> {
             let Some(node) = self.keys.get(pin, sort_key, query) else {
                 continue;
             };
-            if let Some(acquired) = self.acquire_node(slot, node, demand)? {
+            let acquire = |count: &PermitCount| count.acquire(demand);
+            if let Some(acquired) = self.acquire_node(slot, node, demand.permits, acquire)? {
                 return Ok(acquired);
             }
         }

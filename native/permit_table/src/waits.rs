@@ -15,6 +15,7 @@ use crate::queues::{Notice, QueueGuard, Undistributed};
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
+use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The result of [`Table::wait`].
@@ -81,14 +82,56 @@ impl<K: Key, N: Notice> Table<K, N> {
         watch: impl FnOnce() -> Result<(), E>,
         context: N::Context<'_>,
     ) -> Result<Waited, E> {
+        let waited = self.wait_for::<_, _, false>(pin, holder, query, request, watch, context)?;
+        Ok(waited.expect("only a shared key can have another capacity"))
+    }
+
+    /// As [`Table::wait`], for permits of the share of a shared key. Returns `None` if the key is not shared, or the
+    /// agent has set another capacity. Then nothing has changed.
+    ///
+    /// The first request of a queue makes the capacity the limit, until [`Table::set_share`] is called again.
+    pub fn wait_shared<Q: Query<K>, E: From<OutOfMemory>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        request: WaitRequest<N>,
+        watch: impl FnOnce() -> Result<(), E>,
+        context: N::Context<'_>,
+    ) -> Result<Option<Waited>, E> {
+        self.wait_for::<_, _, true>(pin, holder, query, request, watch, context)
+    }
+
+    fn wait_for<Q: Query<K>, E: From<OutOfMemory>, const IS_SHARED: bool>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        request: WaitRequest<N>,
+        watch: impl FnOnce() -> Result<(), E>,
+        context: N::Context<'_>,
+    ) -> Result<Option<Waited>, E> {
+        let mut demand = request.demand;
+        // Of the lane, and of the queue.
+        let (mut capacity, mut limit) = (demand.capacity, Capacity::MAX);
+        if IS_SHARED {
+            demand.capacity = demand.capacity.of_shared();
+            (capacity, limit) = (Capacity::SHARED, demand.capacity);
+        }
         let sort_key = self.sort_key(query);
         let find = || self.keys.get(pin, sort_key, query);
         let refusal = |guard: &QueueGuard<'_, K, N>, found: Option<&Node<K>>| {
             if guard.is_closed() {
-                return Some(Waited::Closed);
+                return Some(Some(Waited::Closed));
             }
-            let (capacity, most) = (request.demand.capacity, request.max_waiting);
-            guard.is_full(found, capacity, most).then_some(Waited::Full)
+            // Only a call that has this lock can set another one.
+            let has_passed = |node: &Node<K>| node.count.read().has_passed(demand.capacity);
+            if IS_SHARED && !found.is_some_and(has_passed) {
+                return Some(None);
+            }
+            let is_above = IS_SHARED && !demand.is_satisfiable();
+            let is_full = is_above || guard.is_full(found, capacity, request.max_waiting);
+            is_full.then_some(Some(Waited::Full))
         };
         let slot = match self.holders.find(holder) {
             Some(slot) => slot,
@@ -109,17 +152,21 @@ impl<K: Key, N: Notice> Table<K, N> {
             }
             let opened = match found {
                 Some(node) if guard.has_queue(node) => Some(node),
-                Some(node) => guard.open(sort_key, || node.count.set_waiters().then_some(node))?,
+                Some(node) => {
+                    guard.open(sort_key, limit, || node.count.set_waiters().then_some(node))?
+                }
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
                         None => NewNode::with(PermitCount::with_waiters(), query, sort_key)?,
                     };
-                    guard.open(sort_key, || match self.keys.insert(pin, query, made) {
-                        Ok(node) => Some(node),
-                        Err(returned) => {
-                            new = Some(returned);
-                            None
+                    guard.open(sort_key, limit, || {
+                        match self.keys.insert(pin, query, made) {
+                            Ok(node) => Some(node),
+                            Err(returned) => {
+                                new = Some(returned);
+                                None
+                            }
                         }
                     })?
                 }
@@ -135,30 +182,35 @@ impl<K: Key, N: Notice> Table<K, N> {
             number: None,
         };
         // WAITERS is set by now (P12).
-        if let Some(Acquired::Permit(in_use)) = self.acquire_node(slot, node, request.demand)? {
-            return Ok(Waited::Permit(in_use));
+        let acquire = |count: &PermitCount| match IS_SHARED {
+            false => count.acquire(demand),
+            true => count.acquire_shared(demand),
+        };
+        let acquired = self.acquire_node(slot, node, demand.permits, acquire)?;
+        if let Some(Acquired::Permit(in_use)) = acquired {
+            return Ok(Some(Waited::Permit(in_use)));
         }
         slot.overflow_or_new()?;
         let waiter = Waiter {
-            permits: request.demand.permits,
+            permits: demand.permits,
             slot: slot.into(),
             id: holder.id(),
             request_hash: request.request_hash,
             since: request.now,
             notice: request.notice,
         };
-        joining.number = joining.guard.push(node, request.demand.capacity, waiter)?;
+        joining.number = joining.guard.push(node, capacity, waiter)?;
         if joining.number.is_none() {
-            return Ok(Waited::Full);
+            return Ok(Some(Waited::Full));
         }
-        // It was refused above, and the count has not decreased since. So this can only collect.
+        // It was refused above, and the count has not decreased since. So this can only collect, or pass it over.
         let mut nothing = Undistributed { node, permits: 0 };
         let is_settled = joining.guard.settle(&mut nothing, context);
-        std::mem::forget(joining);
+        mem::forget(joining);
         if !is_settled {
             self.queues.settle_locked(guard, &mut nothing, context);
         }
-        Ok(Waited::Waiting)
+        Ok(Some(Waited::Waiting))
     }
 
     /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns when it began to

@@ -7,6 +7,7 @@ use crate::inject::{arm, disarm, Failure};
 use crate::keys::{Link, CHUNK, MIN_BITS};
 use crate::permit_count::Capacity;
 use crate::queues::WaitEnd;
+use crate::shared_word::Share;
 use crate::sync::{sized, Ordering::Relaxed};
 use crate::transfers::Given;
 use crate::waits::{WaitRequest, Waited};
@@ -1093,4 +1094,91 @@ fn p13_closing_passes_queues_that_a_panic_has_left_empty() {
     let closed = scene.inbox.lock().clone().into_iter();
     let closed: BTreeSet<u64> = closed.map(|(request, _)| request).collect();
     assert!(closed.into_iter().eq((1..KEYS).step_by(2)));
+}
+
+/// P9: an allocation fails, or the code panics (a bug), anywhere in a call for a shared key. No permit is lost or
+/// counted twice, and the same call succeeds afterwards.
+#[test]
+fn p9_failure_anywhere_in_a_call_for_a_shared_key_loses_nothing() {
+    type Call = fn(&Table<u64, Letter>, &Inbox) -> Result<(), OutOfMemory>;
+    const KEY: u64 = 1;
+    fn set(table: &Table<u64, Letter>, share: u64) -> Result<(u64, bool), OutOfMemory> {
+        let limit = Capacity::of(4, 1);
+        table.set_share(&pin(), &KEY, &Share::new(share, Some(limit), limit), ())
+    }
+    fn acquire(table: &Table<u64, Letter>, number: u64) -> Result<Option<Acquired>, OutOfMemory> {
+        let watch = || Ok::<(), OutOfMemory>(());
+        table.acquire_shared(&pin(), holder(number, number), &KEY, demand(1, 4), watch)
+    }
+    fn wait(table: &Table<u64, Letter>, inbox: &Inbox, permits: u64) -> Result<(), OutOfMemory> {
+        let ask = WaitRequest {
+            demand: demand(permits, 4),
+            max_waiting: usize::MAX,
+            request_hash: permits,
+            now: 0,
+            notice: Letter(permits, inbox.clone()),
+        };
+        let watch = || Ok::<(), OutOfMemory>(());
+        let waited = table.wait_shared(&pin(), holder(9, 9), &KEY, ask, watch, ())?;
+        assert_eq!(waited, Some(Waited::Waiting));
+        Ok(())
+    }
+    let calls: [(bool, Call); 5] = [
+        (false, |table, _| set(table, 1).map(|_| ())),
+        (true, |table, _| set(table, 0).map(|_| ())),
+        (true, |table, _| set(table, 4).map(|_| ())),
+        (true, |table, _| acquire(table, 8).map(|_| ())),
+        (true, |table, inbox| wait(table, inbox, 1)),
+    ];
+    let mut failures = 0;
+    for (has_queue, call) in calls {
+        for failure in [Failure::Allocation, Failure::Memory, Failure::Panic] {
+            for grants in 0.. {
+                let (table, inbox) = (Table::new(4096).unwrap(), Inbox::default());
+                if has_queue {
+                    set(&table, 2).unwrap();
+                    acquire(&table, 1).unwrap();
+                    // Collects a permit.
+                    wait(&table, &inbox, 3).unwrap();
+                    wait(&table, &inbox, 2).unwrap();
+                }
+                arm(failure, grants);
+                let outcome = catch_unwind(AssertUnwindSafe(|| call(&table, &inbox)));
+                let hits = disarm();
+                assert_eq!(outcome.is_err(), hits > 0 && failure == Failure::Panic);
+                let consistent = || {
+                    let pin = pin();
+                    let (rows, _) = table.holders_from(&pin, Cursor::default(), &KEY).unwrap();
+                    let held = rows.iter().map(|row| row.permits).sum::<u64>();
+                    assert_eq!(
+                        (table.count(&pin, &KEY), table.usage().permits),
+                        (held, held)
+                    );
+                };
+                consistent();
+                let mut is_settled = set(&table, 4).unwrap().1;
+                while !is_settled {
+                    is_settled = table.settle(&pin(), &KEY, ());
+                }
+                consistent();
+                if has_queue {
+                    assert!(inbox.lock().iter().any(|(of, _)| *of == 3));
+                }
+                for number in [1, 8, 9] {
+                    table.release_all(&pin(), holder(number, number), || false, ());
+                }
+                assert_eq!(set(&table, 0), Ok((0, true)));
+                while table.sweep_step(256).0 != Progress::Done {}
+                while table.sweep_step(256).0 != Progress::Done {}
+                while table.sweep_step(256).0 != Progress::Done {}
+                let usage = table.usage();
+                assert_eq!((usage.keys, usage.permits, usage.waiting), (0, 0, 0));
+                failures += hits;
+                if hits == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failures > 10, "{failures}");
 }

@@ -11,6 +11,7 @@ mod histories;
 mod incarnations;
 mod linearizable;
 mod promises;
+mod sharing;
 mod specification;
 mod storms;
 mod waiting;

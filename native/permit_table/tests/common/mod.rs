@@ -14,7 +14,7 @@ use loom::sync::atomic::{fence, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use permit_table::{
     pin, Acquired, Capacity, Cursor, Demand, Given, Holder, Key, NotHeld, Notice, OutOfMemory,
-    Permits, Piece, Pin, Progress, Query, QueueInfo, WaitEnd, WaitRequest, Waited,
+    Permits, Piece, Pin, Progress, Query, QueueInfo, Share, ShareUse, WaitEnd, WaitRequest, Waited,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -366,6 +366,41 @@ pub fn resize(table: &Table, key: u64, capacity: u64) {
     while !settled {
         settled = table.settle(&pin, &key, ());
     }
+}
+
+/// Gives the table a share of a key, whose limit is also the capacity of its callers. Returns the number of permits in
+/// use when all waiters that it allows are granted.
+pub fn set_share(table: &Table, key: u64, share: u64, limit: u64) -> u64 {
+    set_passed(table, key, share, limit, limit)
+}
+
+/// The same, if the callers pass another capacity.
+pub fn set_passed(table: &Table, key: u64, share: u64, passed: u64, limit: u64) -> u64 {
+    let (pin, key, of) = (pin(), NameQuery(key), |permits| Capacity::of(permits, 1));
+    let share = Share::new(share, Some(of(passed)), of(limit));
+    let (in_use, mut settled) = table.set_share(&pin, &key, &share, ()).unwrap();
+    while !settled {
+        settled = table.settle(&pin, &key, ());
+        assert!(table.count(&pin, &key) >= in_use);
+    }
+    table.count(&pin, &key)
+}
+
+pub fn share(table: &Table, key: u64) -> Option<ShareUse> {
+    table.take_share(&pin(), &NameQuery(key))
+}
+
+/// Acquires permits of a share, if their capacity is the one that was passed last.
+pub fn acquire_shared(table: &Table, holder: Holder, key: u64, of: Demand) -> Option<Acquired> {
+    let watch = || Ok::<(), OutOfMemory>(());
+    let acquired = table.acquire_shared(&pin(), holder, &NameQuery(key), of, watch);
+    acquired.unwrap()
+}
+
+pub fn wait_shared(table: &Table, of: Holder, key: u64, ask: WaitRequest<Mail>) -> Option<Waited> {
+    let watch = || Ok::<(), OutOfMemory>(());
+    let waited = table.wait_shared(&pin(), of, &NameQuery(key), ask, watch, ());
+    waited.unwrap()
 }
 
 /// The death of a holder, reported after its pid is free.

@@ -10,6 +10,7 @@
 //! | `epochs.rs` | pins and stamps |
 //! | `waiting.rs` | requests that wait, and all calls that can end them |
 //! | `giving.rs` | gifts, and calls of the giver and the target |
+//! | `sharing.rs` | changes of the share of a shared key, and all other calls |
 //! | `incarnations.rs` | opening, closing and freeing tables, and calls |
 //! | `must_fail.rs` | none: it runs the models with seeded bugs, and each must fail |
 //!
@@ -43,6 +44,7 @@ mod giving;
 mod incarnations;
 mod inspecting;
 mod must_fail;
+mod sharing;
 mod sweeping;
 mod waiting;
 

@@ -238,6 +238,22 @@ bugs! {
         waiting::p6_caller_takes_a_free_permit_during_a_hand_over_of_two => Asserted;
     w5_drained_before_off_the_queue:
         waiting::p4_waiter_dies_during_its_grant => Checked;
+    share_acquired_without_cas:
+        sharing::cp1_two_acquire_the_last_permit_of_a_share => Asserted;
+    share_set_by_a_store:
+        sharing::cp1_share_changes_during_acquire => Asserted;
+    share_set_without_the_lock:
+        sharing::cp1_share_is_lowered_during_a_hand_over => Asserted;
+    share_settles_nothing:
+        sharing::cp4_share_is_raised_during_wait => Asserted;
+    share_keeps_collected:
+        sharing::cp4_share_is_lowered_while_a_collector_leaves => Asserted;
+    share_of_a_dead_key:
+        sharing::p8_share_is_set_during_the_sweep => Asserted;
+    share_overtakes_waiters:
+        sharing::cp4_caller_does_not_overtake_a_waiter => Asserted;
+    p8_key_counted_after_insertion:
+        sharing::p8_key_without_a_share_is_inserted_during_the_sweep => Asserted;
     e1_left_with_nested_pin:
         epochs::membarrier::e1_nested_pin_does_not_end_the_outer_one => Unordered,
         epochs::fences::e1_nested_pin_does_not_end_the_outer_one => Unordered;
