@@ -5,21 +5,25 @@
 %% Functions that take a key also take a handle on it. They need the handle if the key is long; then the key raises
 %% `intern'. See canal_lock_interned.
 %%
-%% `acquire/3,4', `release/1' and `release/3' answer `{raise, Cause, Arguments}' if `canal_lock' must raise (or, for
-%% `intern', `not_held' and `full', act otherwise). All others raise `Cause'. See canal_lock_errors for the causes.
+%% `acquire/3,4', `release/1,3', `acquire_shared/3' and `release_shared/1' answer `{raise, Cause, Arguments}' if
+%% `canal_lock' must raise (or, for `intern', `not_held' and `full', act otherwise). All others raise `Cause'. See
+%% canal_lock_errors for the causes.
 %%
-%% The files of `native/canal_lock_nif/src' say what each function does: calls.rs, waits.rs, inspect.rs, manager.rs and
-%% key/handle.rs.
+%% The files of `native/canal_lock_nif/src' say what each function does: calls.rs, waits.rs, inspect.rs, manager.rs,
+%% shares.rs and key/handle.rs.
 -module(canal_lock_nif).
 
 %% Acquire and release.
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
--export([acquire_many/4, release_many/2, count_refusal/0, wait/6, cancel/2, resize/4, settle/1, waiting/1, give/3]).
+-export([acquire_many/4, release_many/2, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/3]).
+%% Shared keys: keys of which this node has a share.
+-export([acquire_shared/3, release_shared/1, acquire_shared_many/4, release_shared_many/2, give_shared/3]).
+-export([set_share/5, take_share/1, shared_keys/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
--export([count/1, keys/3, permits/2, holders/3, held/3, holder/3, queues/2, info/0]).
+-export([count/1, keys/3, permits/3, holders/4, held/3, holder/3, queues/2, info/0]).
 %% For the manager.
 -export([open/4, join/1, adopt/3, is_open/1, leave/1, configure/3]).
 -export([end_waits/1, close/1, sweep_step/2, dismantle_step/0, has_unused/0, free_unused/0]).
@@ -27,7 +31,7 @@
 %% For proxies.
 -export([represent/1, proxy_of/1]).
 
--export_type([handle/0, key/0, cause/0, raise/0, serial/0, from/0, piece/2]).
+-export_type([handle/0, key/0, cause/0, raise/0, serial/0, from/0, piece/2, namespace/0, share/0]).
 
 -on_load(load/0).
 
@@ -40,6 +44,9 @@
 -type cause() :: canal_lock_errors:cause() | intern | not_held | full.
 -type raise() :: {raise, cause(), Arguments :: [term(), ...]}.
 
+%% Of a key. Equal terms in different namespaces are different keys.
+-type namespace() :: local | shared.
+
 %% The table that a piece belongs to. 0 asks for the first piece of the open table.
 -type serial() :: non_neg_integer().
 
@@ -49,6 +56,18 @@
 %% A piece of a long answer, and the position of the next one. `changed' if the table of the earlier pieces is not open
 %% any more.
 -type piece(Element, From) :: {serial(), [Element], From | done} | changed.
+
+%% What this node has of a shared key, and what its waiters need: how many permits more, and how many the oldest.
+-type share() :: {
+    Share :: non_neg_integer(),
+    Passed :: non_neg_integer() | none,
+    InUse :: non_neg_integer(),
+    Waiting :: non_neg_integer(),
+    Need :: non_neg_integer(),
+    Next :: non_neg_integer(),
+    %% Whether a call was refused since the last take_share/1.
+    WasRefused :: boolean()
+}.
 
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
     {acquired, pos_integer()} | full | raise().
@@ -73,15 +92,12 @@ release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
 -spec count_refusal() -> ok.
 count_refusal() -> erlang:nif_error(not_loaded).
 
--spec wait(
-    key(),
-    non_neg_integer(),
-    non_neg_integer(),
-    Permits :: pos_integer(),
-    MaxWaiting :: non_neg_integer(),
-    Ref :: reference()
-) -> {acquired, pos_integer()} | waiting | full.
-wait(_Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(not_loaded).
+-spec wait
+    (local, key(), non_neg_integer(), non_neg_integer(), pos_integer(), non_neg_integer(), reference()) ->
+        {acquired, pos_integer()} | waiting | full;
+    (shared, key(), non_neg_integer(), non_neg_integer(), pos_integer(), non_neg_integer(), reference()) ->
+        {acquired, pos_integer()} | waiting | full | declare.
+wait(_Namespace, _Key, _MaxPer, _Buckets, _Permits, _MaxWaiting, _Ref) -> erlang:nif_error(not_loaded).
 
 -spec cancel(Ref :: reference(), IsTimeout :: boolean()) -> ok | not_waiting.
 cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
@@ -89,14 +105,43 @@ cancel(_Ref, _IsTimeout) -> erlang:nif_error(not_loaded).
 -spec resize(key(), non_neg_integer(), non_neg_integer(), Most :: non_neg_integer()) -> done | more | many.
 resize(_Key, _MaxPer, _Buckets, _Most) -> erlang:nif_error(not_loaded).
 
--spec settle(key()) -> done | more.
-settle(_Key) -> erlang:nif_error(not_loaded).
+-spec settle(namespace(), key()) -> done | more.
+settle(_Namespace, _Key) -> erlang:nif_error(not_loaded).
 
 -spec waiting(key()) -> non_neg_integer().
 waiting(_Key) -> erlang:nif_error(not_loaded).
 
 -spec give(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
 give(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
+
+-spec acquire_shared(key(), non_neg_integer(), non_neg_integer()) ->
+    {acquired, pos_integer()} | full | declare | raise().
+acquire_shared(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+
+-spec release_shared(key()) -> ok | {error, not_held} | raise().
+release_shared(_Key) -> erlang:nif_error(not_loaded).
+
+-spec acquire_shared_many(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
+    {acquired, pos_integer()} | full | declare.
+acquire_shared_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
+
+-spec release_shared_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
+release_shared_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
+
+-spec give_shared(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
+give_shared(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
+
+-spec set_share(
+    serial(), key(), Share :: non_neg_integer(), Limit :: non_neg_integer(), Passed :: non_neg_integer() | none
+) -> {InUse :: non_neg_integer(), done | more} | changed.
+set_share(_Serial, _Key, _Share, _Limit, _Passed) -> erlang:nif_error(not_loaded).
+
+-spec take_share(key()) -> share() | none.
+take_share(_Key) -> erlang:nif_error(not_loaded).
+
+-spec shared_keys(serial(), non_neg_integer(), pos_integer()) ->
+    piece({canal_lock:key(), Share :: non_neg_integer(), InUse :: non_neg_integer()}, non_neg_integer()).
+shared_keys(_Serial, _After, _Limit) -> erlang:nif_error(not_loaded).
 
 -spec intern(canal_lock:key()) -> reference().
 intern(_Key) -> erlang:nif_error(not_loaded).
@@ -111,12 +156,12 @@ count(_Key) -> erlang:nif_error(not_loaded).
     piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 keys(_Serial, _After, _Limit) -> erlang:nif_error(not_loaded).
 
--spec permits(serial(), from()) ->
+-spec permits(namespace(), serial(), from()) ->
     piece({pid(), canal_lock:key(), pos_integer(), Held_ms :: non_neg_integer()}, from()).
-permits(_Serial, _From) -> erlang:nif_error(not_loaded).
+permits(_Namespace, _Serial, _From) -> erlang:nif_error(not_loaded).
 
--spec holders(serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
-holders(_Serial, _From, _Key) -> erlang:nif_error(not_loaded).
+-spec holders(namespace(), serial(), from(), key()) -> piece({pid(), pos_integer()}, from()).
+holders(_Namespace, _Serial, _From, _Key) -> erlang:nif_error(not_loaded).
 
 -spec held(serial(), non_neg_integer(), pid()) -> piece({canal_lock:key(), pos_integer()}, non_neg_integer()).
 held(_Serial, _From, _Pid) -> erlang:nif_error(not_loaded).

@@ -31,7 +31,7 @@ fold_keys(Add, Result) ->
 -spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
     canal_lock_interned:call(Key, fun(KeyOrHandle) ->
-        Read = fun(Serial, From) -> canal_lock_nif:holders(Serial, From, KeyOrHandle) end,
+        Read = fun(Serial, From) -> canal_lock_nif:holders(local, Serial, From, KeyOrHandle) end,
         fold(Read, ?FIRST_HOLDER, fun lists:append/2, [])
     end).
 
@@ -52,7 +52,7 @@ holder_info(Pid) ->
 %% As `fold_keys/2'. The permits of one process are consecutive, but can be split over two lists.
 -spec fold_permits(fun(([permits()], Result) -> Result), Result) -> Result.
 fold_permits(Add, Result) ->
-    fold(fun canal_lock_nif:permits/2, ?FIRST_HOLDER, Add, Result).
+    fold(fun(Serial, From) -> canal_lock_nif:permits(local, Serial, From) end, ?FIRST_HOLDER, Add, Result).
 
 %% As `fold_keys/2', over the keys that requests wait for.
 -spec fold_queues(fun(([{canal_lock:key(), pos_integer(), pid(), non_neg_integer()}], Result) -> Result), Result) ->

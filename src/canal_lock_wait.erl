@@ -101,7 +101,7 @@ wait(_Key, _MaxPer, _Buckets, {0, _, _}) ->
     full;
 wait(Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
     Ref = make_ref(),
-    case canal_lock_nif:wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
+    case canal_lock_nif:wait(local, Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
         waiting ->
             receive
                 {canal_lock, Ref, Answer} -> answer(Answer)
@@ -130,7 +130,7 @@ request(Key, MaxPer, Buckets, {_, Permits, MaxWaiting}) ->
     case attempt(Key, MaxPer, Buckets, Permits) of
         full ->
             Ref = make_ref(),
-            case canal_lock_nif:wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
+            case canal_lock_nif:wait(local, Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) of
                 waiting -> {waiting, Ref};
                 Answer -> Answer
             end;
@@ -193,4 +193,4 @@ exit_after_resize(Key, MaxPer, Buckets) ->
     exit(?CAUGHT(settle(canal_lock_nif:resize(Key, MaxPer, Buckets, ?NO_LIMIT), Key))).
 
 settle(done, _Key) -> ok;
-settle(more, Key) -> settle(canal_lock_nif:settle(Key), Key).
+settle(more, Key) -> settle(canal_lock_nif:settle(local, Key), Key).

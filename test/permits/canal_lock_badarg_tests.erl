@@ -19,10 +19,10 @@ of_a_proxy() ->
         fun(Bad) -> canal_lock_nif:acquire_many(unknown, 1, Bad, 1) end,
         fun(Bad) -> canal_lock_nif:acquire_many(db, 9, 1, Bad) end,
         fun(Bad) -> canal_lock_nif:release_many(db, Bad) end,
-        fun(Bad) -> canal_lock_nif:wait(db, Bad, 1, 1, 9, make_ref()) end,
-        fun(Bad) -> canal_lock_nif:wait(unknown, 1, Bad, 1, 9, make_ref()) end,
-        fun(Bad) -> canal_lock_nif:wait(db, 2, 1, Bad, 9, make_ref()) end,
-        fun(Bad) -> canal_lock_nif:wait(db, 2, 1, 1, Bad, make_ref()) end,
+        fun(Bad) -> canal_lock_nif:wait(local, db, Bad, 1, 1, 9, make_ref()) end,
+        fun(Bad) -> canal_lock_nif:wait(local, unknown, 1, Bad, 1, 9, make_ref()) end,
+        fun(Bad) -> canal_lock_nif:wait(local, db, 2, 1, Bad, 9, make_ref()) end,
+        fun(Bad) -> canal_lock_nif:wait(local, db, 2, 1, 1, Bad, make_ref()) end,
         fun(Bad) -> canal_lock_nif:resize(db, Bad, 1, 9) end,
         fun(Bad) -> canal_lock_nif:resize(unknown, 1, Bad, 9) end,
         fun(Bad) -> canal_lock_nif:give(db, self(), Bad) end
@@ -31,7 +31,9 @@ of_a_proxy() ->
     ?assertError(badarg, canal_lock_nif:release_many(db, 0)),
     ?assertError(badarg, canal_lock_nif:acquire_many(db, 9, 1, 0)),
     [?assertError(badarg, canal_lock_nif:cancel(Bad, false)) || Bad <- [1, [], {}, self(), #{}, <<>>, fun() -> 1 end]],
-    [?assertError(badarg, canal_lock_nif:give(db, Bad, 1)) || Bad <- [test_setup:remote_pid(1), make_ref(), 1, []]],
+    NoProcesses = [test_setup:remote_pid(1), make_ref(), 1, []],
+    [?assertError(badarg, canal_lock_nif:give(db, Bad, 1)) || Bad <- NoProcesses],
+    [?assertError(badarg, canal_lock_nif:settle(Bad, db)) || Bad <- [other, 1]],
     ?assertEqual(Before, maps:remove(memory, canal_lock:info())),
     ?assertEqual([2, 0], [canal_lock:count(Key) || Key <- [db, unknown]]).
 

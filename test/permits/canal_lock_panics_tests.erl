@@ -76,6 +76,16 @@ cases() ->
     Kept = fun(_) -> Kept = open(1024, 3, true), acquire(?KEYS), Kept end,
     Proxy = fun(Handle) -> ok = canal_lock_nif:represent(remote()), Three(Handle) end,
     Waiting = fun(_) -> wait(db, 1, 1) end,
+    Serial = fun(_) -> element(1, canal_lock_nif:shared_keys(0, 0, 1)) end,
+    Shared = fun(Handle) ->
+        [{0, done} = canal_lock_nif:set_share(Serial(Handle), Key, 3, 3, 3) || Key <- ?KEYS],
+        Serial(Handle)
+    end,
+    SharedHeld = fun(Handle) ->
+        Same = Shared(Handle),
+        [{acquired, 1} = answer(canal_lock_nif:acquire_shared(Key, 3, 1)) || Key <- ?KEYS],
+        Same
+    end,
     Any = [Nothing, Three, Many],
     New = [{new, key}, "a new key"],
     OfKeys = [
@@ -92,8 +102,8 @@ cases() ->
         {{release, 3}, [Three, Many], ?KEYS, fun(Key, _) -> ok = answer(canal_lock_nif:release(Key, 3, 1)) end},
         {{release, 3}, [Nothing], ?KEYS, fun(Key, _) -> not_held = answer(canal_lock_nif:release(Key, 3, 1)) end},
         {{count, 1}, [Three], ?KEYS, fun(Key, _) -> 2 = canal_lock_nif:count(Key) end},
-        {{holders, 3}, [Three, Many], ?KEYS, fun(Key, _) ->
-            {_, [_, _], _} = canal_lock_nif:holders(0, {0, 0, 0}, Key)
+        {{holders, 4}, [Three, Many], ?KEYS, fun(Key, _) ->
+            {_, [_, _], _} = canal_lock_nif:holders(local, 0, {0, 0, 0}, Key)
         end},
         {{intern, 1}, [Nothing], ?LONG_KEYS, fun(Key, _) -> true = is_reference(canal_lock_nif:intern(Key)) end},
         %% Several permits.
@@ -101,27 +111,55 @@ cases() ->
             {acquired, _} = canal_lock_nif:acquire_many(Key, 9, 1, 2)
         end},
         {{acquire_many, 4}, [Many], ?KEYS, fun(Key, _) -> full = canal_lock_nif:acquire_many(Key, 3, 1, 2) end},
-        {{release_many, 2}, [Twice, TwiceAndMany], ?KEYS, fun(Key, _) -> ok = canal_lock_nif:release_many(Key, 2) end},
+        {{release_many, 2}, [Twice, TwiceAndMany], ?KEYS, fun(Key, _) ->
+            ok = canal_lock_nif:release_many(Key, 2)
+        end},
         {{release_many, 2}, [Three], ?KEYS, fun(Key, _) ->
             {error, not_held} = canal_lock_nif:release_many(Key, 2)
         end},
         %% Waits.
-        {{wait, 6}, Any, ?KEYS, fun(Key, _) -> wait(Key, 1, 1) end},
-        {{wait, 6}, [Nothing, Many], New, fun(Key, _) -> wait(Key, 0, 2) end},
-        {{wait, 6}, [awaited(Three)], ?KEYS, fun(Key, _) -> wait(Key, 2, 1) end},
-        {{wait, 6}, [Nothing], ?KEYS, fun(Key, _) ->
-            {acquired, 3} = canal_lock_nif:wait(Key, 3, 1, 2, 9, make_ref())
+        {{wait, 7}, Any, ?KEYS, fun(Key, _) -> wait(Key, 1, 1) end},
+        {{wait, 7}, [Nothing, Many], New, fun(Key, _) -> wait(Key, 0, 2) end},
+        {{wait, 7}, [awaited(Three)], ?KEYS, fun(Key, _) -> wait(Key, 2, 1) end},
+        {{wait, 7}, [Nothing], ?KEYS, fun(Key, _) ->
+            {acquired, 3} = canal_lock_nif:wait(local, Key, 3, 1, 2, 9, make_ref())
         end},
         {{resize, 4}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:resize(Key, 9, 1, 9) end},
-        {{settle, 1}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:settle(Key) end},
+        {{settle, 2}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:settle(local, Key) end},
         %% To a process that has nothing, holds permits, or was given one before.
         {{give, 3}, [gift(Three, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
             ok = canal_lock_nif:give(Key, Pid, 1)
+        end},
+        %% Shared keys.
+        {{acquire_shared, 3}, [Shared, SharedHeld], ?KEYS, fun(Key, _) ->
+            {acquired, _} = answer(canal_lock_nif:acquire_shared(Key, 3, 1))
+        end},
+        {{acquire_shared, 3}, [Shared], ?KEYS, fun(Key, _) ->
+            declare = answer(canal_lock_nif:acquire_shared(Key, 4, 1))
+        end},
+        {{acquire_shared_many, 4}, [Shared], ?KEYS, fun(Key, _) ->
+            {acquired, 2} = canal_lock_nif:acquire_shared_many(Key, 3, 1, 2)
+        end},
+        {{release_shared_many, 2}, [SharedHeld], ?KEYS, fun(Key, _) ->
+            ok = canal_lock_nif:release_shared_many(Key, 1)
+        end},
+        {{give_shared, 3}, [gift(SharedHeld, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
+            ok = canal_lock_nif:give_shared(Key, Pid, 1)
+        end},
+        {{release_shared, 1}, [SharedHeld], ?KEYS, fun(Key, _) ->
+            ok = answer(canal_lock_nif:release_shared(Key))
+        end},
+        {{set_share, 5}, [Serial, Shared], ?KEYS, fun(Key, Same) ->
+            {0, done} = canal_lock_nif:set_share(Same, Key, 2, 2, 2)
+        end},
+        {{take_share, 1}, [SharedHeld], ?KEYS, fun(Key, _) ->
+            {3, 3, 1, 0, 0, 0, false} = canal_lock_nif:take_share(Key)
         end}
     ],
     Others = [
+        {{shared_keys, 3}, [Shared], fun(_) -> {_, [_ | _], _} = canal_lock_nif:shared_keys(0, 0, 100) end},
         {{keys, 3}, [Many], fun(_) -> {_, [_ | _], done} = canal_lock_nif:keys(0, 0, 100) end},
-        {{permits, 2}, [Many, Proxy], fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(0, {0, 0, 0}) end},
+        {{permits, 3}, [Many, Proxy], fun(_) -> {_, [_ | _], _} = canal_lock_nif:permits(local, 0, {0, 0, 0}) end},
         {{held, 3}, [Many], fun(_) -> {_, [_ | _], done} = canal_lock_nif:held(0, 0, self()) end},
         {{holder, 3}, [Many], fun(_) -> {_, [_ | _], done} = canal_lock_nif:holder(0, 0, self()) end},
         {{held, 3}, [Proxy], fun(_) -> {_, [_, _, _], done} = canal_lock_nif:held(0, 0, remote()) end},
@@ -143,7 +181,7 @@ cases() ->
         {{represent, 1}, [Nothing, Proxy], fun(_) -> ok = canal_lock_nif:represent(remote()) end},
         {{proxy_of, 1}, [Nothing], fun(_) -> none = canal_lock_nif:proxy_of(remote()) end},
         {{proxy_of, 1}, [Proxy], fun(_) -> true = canal_lock_nif:proxy_of(remote()) =:= self() end},
-        {{wait, 6}, [Waiting], fun(_) -> full = canal_lock_nif:wait(db, 1, 1, 1, 1, make_ref()) end},
+        {{wait, 7}, [Waiting], fun(_) -> full = canal_lock_nif:wait(local, db, 1, 1, 1, 1, make_ref()) end},
         {{count_refusal, 0}, [Nothing], fun(_) -> ok = canal_lock_nif:count_refusal() end},
         {{cancel, 2}, [Nothing], fun(_) -> not_waiting = canal_lock_nif:cancel(make_ref(), true) end},
         {{resize, 4}, [Waiting], fun(_) -> done = canal_lock_nif:resize(db, 1, 1, 9) end},
@@ -234,7 +272,7 @@ acquire(Keys) ->
 %% A request of the caller for permits of a key.
 wait(Key, Capacity, Permits) ->
     Ref = make_ref(),
-    waiting = canal_lock_nif:wait(Key, Capacity, 1, Permits, 9, Ref),
+    waiting = canal_lock_nif:wait(local, Key, Capacity, 1, Permits, 9, Ref),
     Ref.
 
 %% A process that waits for a permit. It ends with the caller.
@@ -375,6 +413,8 @@ check_afterwards(Handle, Caller, Other) ->
             test_await:value({0, []}, fun() -> {test_setup:info(waiting), queues({0, 0})} end),
             Held = lists:sort(canal_lock:held(Other)),
             [] = canal_lock:audit(),
+            {Serial, Shared, _} = canal_lock_nif:shared_keys(0, 0, 100),
+            [{0, done} = canal_lock_nif:set_share(Serial, Key, 0, 0, none) || {Key, _, _} <- Shared],
             [done = sweep(Handle) || _ <- [1, 2]],
             ?assertEqual(length(?KEYS), maps:get(keys, canal_lock:info())),
             Handle;

@@ -81,11 +81,11 @@ holders() ->
     Workers = [test_worker:start() || _ <- lists:seq(1, 3 * ?PERMITS)],
     Orders = [test_worker:send_order(Worker, fun() -> acquire([db, {own, self()}]) end) || Worker <- Workers],
     [acquired = test_await:answer(Order) || Order <- Orders],
-    Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
+    Permits = pieces(fun(Serial, From) -> canal_lock_nif:permits(local, Serial, From) end, ?FIRST_HOLDER),
     Wanted = [{Worker, Key, 1} || Worker <- Workers, Key <- [db, {own, Worker}]],
     ?assertEqual(sorted(Wanted), sorted(without_times(lists:append(Permits)))),
     ?assert(at_most(?PERMITS + 2, Permits)),
-    Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(Serial, From, db) end, ?FIRST_HOLDER),
+    Holders = pieces(fun(Serial, From) -> canal_lock_nif:holders(local, Serial, From, db) end, ?FIRST_HOLDER),
     ?assertEqual(sorted([{Worker, 1} || Worker <- Workers]), sorted(lists:append(Holders))),
     ?assert(at_most(?PERMITS + 1, Holders)),
     [?assert(length(Pieces) > 2) || Pieces <- [Permits, Holders]].
@@ -100,7 +100,7 @@ one_holder() ->
     Held = pieces(fun(Serial, From) -> canal_lock_nif:held(Serial, From, self()) end),
     ?assertEqual(sorted([{Key, 1} || Key <- Keys]), sorted(lists:append(Held))),
     ?assertEqual(sorted(canal_lock:held()), sorted(lists:append(Held))),
-    Permits = pieces(fun canal_lock_nif:permits/2, ?FIRST_HOLDER),
+    Permits = pieces(fun(Serial, From) -> canal_lock_nif:permits(local, Serial, From) end, ?FIRST_HOLDER),
     Wanted = [{self(), Key, 1} || Key <- Keys] ++ [{Worker, Key, 1} || Key <- [db, http]],
     ?assertEqual(sorted(Wanted), sorted(without_times(lists:append(Permits)))),
     %% Plus the two keys that are in the slot itself.
@@ -154,14 +154,14 @@ first_pieces() ->
     ?assert(is_integer(Next)),
     {Serial, [_ | _], NextHeld} = canal_lock_nif:held(0, 0, self()),
     ?assert(is_integer(NextHeld)),
-    {Serial, [_ | _], NextPermits} = canal_lock_nif:permits(0, ?FIRST_HOLDER),
+    {Serial, [_ | _], NextPermits} = canal_lock_nif:permits(local, 0, ?FIRST_HOLDER),
     ?assertMatch({0, _, _}, NextPermits),
     [
         {keys, fun() -> canal_lock_nif:keys(Serial, Next, ?LIMIT) end},
         {held, fun() -> canal_lock_nif:held(Serial, NextHeld, self()) end},
         {holder, fun() -> canal_lock_nif:holder(Serial, NextHeld, self()) end},
-        {permits, fun() -> canal_lock_nif:permits(Serial, NextPermits) end},
-        {holders, fun() -> canal_lock_nif:holders(Serial, ?FIRST_HOLDER, db) end}
+        {permits, fun() -> canal_lock_nif:permits(local, Serial, NextPermits) end},
+        {holders, fun() -> canal_lock_nif:holders(local, Serial, ?FIRST_HOLDER, db) end}
     ].
 
 any_number() ->
@@ -176,8 +176,8 @@ any_number() ->
         {_, Held, _} = canal_lock_nif:held(0, From, self()),
         ?assertEqual({From, []}, {From, Held -- Wanted}),
         lists:foreach(fun(Holder) ->
-            ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(0, Holder)}),
-            ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(0, Holder, db)})
+            ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:permits(local, 0, Holder)}),
+            ?assertMatch({Holder, {_, _, _}}, {Holder, canal_lock_nif:holders(local, 0, Holder, db)})
         end, [{Part, N, M} || Part <- Parts, Other <- [0, 1 bsl 40], {N, M} <- [{From, Other}, {Other, From}]])
     end, Numbers),
     lists:foreach(fun(Bad) ->
@@ -186,11 +186,11 @@ any_number() ->
         ?assertError(badarg, canal_lock_nif:keys(0, 0, Bad)),
         ?assertError(badarg, canal_lock_nif:held(Bad, 0, self())),
         ?assertError(badarg, canal_lock_nif:held(0, Bad, self())),
-        ?assertError(badarg, canal_lock_nif:permits(Bad, ?FIRST_HOLDER)),
-        ?assertError(badarg, canal_lock_nif:holders(Bad, ?FIRST_HOLDER, db)),
+        ?assertError(badarg, canal_lock_nif:permits(local, Bad, ?FIRST_HOLDER)),
+        ?assertError(badarg, canal_lock_nif:holders(local, Bad, ?FIRST_HOLDER, db)),
         lists:foreach(fun(From) ->
-            ?assertError(badarg, canal_lock_nif:permits(0, From)),
-            ?assertError(badarg, canal_lock_nif:holders(0, From, db))
+            ?assertError(badarg, canal_lock_nif:permits(local, 0, From)),
+            ?assertError(badarg, canal_lock_nif:holders(local, 0, From, db))
         end, [Bad, {Bad, 0, 0}, {0, Bad, 0}, {0, 0, Bad}, {0, 0}])
     end, [-1, 1.0, atom, 1 bsl 64, [], self()]),
     ?assertEqual(3, length(canal_lock:keys())).

@@ -128,7 +128,7 @@ resize() ->
     Handle = opened(),
     Refs = [Ref || _ <- lists:seq(1, 900), {waiting, Ref} <- [canal_lock:request(db, 0, 1)]],
     ?assert(reductions(fun() -> more = canal_lock_nif:resize(db, 900, 1, 900) end) >= 2000),
-    {Reductions, Steps} = run(fun() -> canal_lock_nif:settle(db) end),
+    {Reductions, Steps} = run(fun() -> canal_lock_nif:settle(local, db) end),
     ?assert(Steps > 0),
     ?assert(Reductions >= 2000 * Steps),
     [receive {canal_lock, Ref, {acquired, _}} -> ok end || Ref <- Refs],

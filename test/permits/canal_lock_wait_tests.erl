@@ -193,9 +193,9 @@ resized_at_once() ->
         ?assertEqual(Requests, length([Ref || {waiting, Ref} <- Waits])),
         Caller = test_worker:start(),
         1 = erlang:trace(Caller, true, [call]),
-        1 = erlang:trace_pattern({canal_lock_nif, settle, 1}, true, []),
+        1 = erlang:trace_pattern({canal_lock_nif, settle, 2}, true, []),
         ?assertEqual(ok, test_worker:order(Caller, fun() -> canal_lock:resize({app, Requests}, 1 bsl 40, 1) end)),
-        1 = erlang:trace_pattern({canal_lock_nif, settle, 1}, false, []),
+        1 = erlang:trace_pattern({canal_lock_nif, settle, 2}, false, []),
         ?assertEqual({Requests, []}, {Requests, test_await:traced(Caller)}),
         ?assertEqual(Requests, length(messages())),
         ok = test_worker:kill(Caller)

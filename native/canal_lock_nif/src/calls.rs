@@ -8,44 +8,14 @@ use crate::caller::Caller;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::{with_arguments, CallError};
 use crate::incarnation::{Incarnation, INCARNATIONS};
-use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, OptimisticCall, WholeTerm};
+use crate::key::{
+    with_key, with_optimistic_encoding, EncodedTerm, Namespace, OptimisticCall, WholeTerm,
+};
+use crate::raw_nif::raw_nif;
 use permit_table::{inject, pin, Acquired, Capacity, NotHeld, Pin};
-use rustler::sys::ErlNifEnv;
-use rustler::Nif;
-use std::ffi::{c_char, c_int};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 mod atoms {
     rustler::atoms! { acquired, full, not_held, ok }
-}
-
-/// Registers a raw NIF, in addition to those of `#[rustler::nif]`.
-macro_rules! raw_nif {
-    ($name:literal, $arity:literal, $body:path) => {
-        const _: () = {
-            unsafe extern "C" fn entry(
-                env: *mut ErlNifEnv,
-                _arity: c_int,
-                arguments: *const ErlNifTerm,
-            ) -> ErlNifTerm {
-                // SAFETY: the VM passes the environment of the calling process, valid during the call.
-                let call = unsafe { CallEnv::new(env) };
-                // SAFETY: the VM passes as many arguments as the function was registered for. They are read one by one
-                // from the VM's array. A copy of all at once would read newly written words as one wide value, which
-                // stalls the processor.
-                let arguments = unsafe { &*arguments.cast::<[ErlNifTerm; $arity]>() };
-                catch_unwind(AssertUnwindSafe(|| $body(call, arguments)))
-                    .unwrap_or_else(|_| CallError::Panicked.answer(call, arguments))
-            }
-
-            rustler::codegen_runtime::inventory::submit!(Nif {
-                name: concat!($name, "\0").as_ptr() as *const c_char,
-                arity: $arity,
-                flags: 0,
-                raw_func: entry,
-            });
-        };
-    };
 }
 
 // Each branch of a hot call makes the term that it returns. If the branches returned a Rust value, it would be written
@@ -87,6 +57,8 @@ struct Acquire<'a, const ARITY: usize> {
 impl<const ARITY: usize> OptimisticCall for Acquire<'_, ARITY> {
     type Answer = ErlNifTerm;
 
+    const NAMESPACE: Namespace = Namespace::Local;
+
     #[inline(always)]
     fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<ErlNifTerm> {
         let Acquire { call, capacity } = self;
@@ -112,7 +84,7 @@ fn acquire_verified<const ARITY: usize>(
     arguments: &[ErlNifTerm; ARITY],
     capacity: Capacity,
 ) -> ErlNifTerm {
-    let acquired = with_key(call, arguments[0], |key| {
+    let acquired = with_key(call, Namespace::Local, arguments[0], |key| {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
@@ -173,16 +145,29 @@ fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm
 
 #[inline(always)]
 fn release_key(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
-    match with_optimistic_encoding(call, key, Release(call)) {
+    release_in::<LOCAL>(call, key)
+}
+
+/// As `release_key`, for a key of either namespace.
+#[inline(always)]
+pub(crate) fn release_in<const IS_SHARED: bool>(
+    call: CallEnv<'_>,
+    key: ErlNifTerm,
+) -> Result<(), CallError> {
+    match with_optimistic_encoding(call, key, Release::<IS_SHARED>(call)) {
         Some(()) => Ok(()),
-        None => release_verified(call, key),
+        None => release_verified(call, Namespace::shared_if(IS_SHARED), key),
     }
 }
 
-struct Release<'a>(CallEnv<'a>);
+const LOCAL: bool = false;
 
-impl OptimisticCall for Release<'_> {
+struct Release<'a, const IS_SHARED: bool>(CallEnv<'a>);
+
+impl<const IS_SHARED: bool> OptimisticCall for Release<'_, IS_SHARED> {
     type Answer = ();
+
+    const NAMESPACE: Namespace = Namespace::shared_if(IS_SHARED);
 
     #[inline(always)]
     fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<()> {
@@ -205,8 +190,12 @@ impl OptimisticCall for Release<'_> {
 
 /// Repeats a release that the optimistic encoding has not decided, and reports its errors.
 #[cold]
-fn release_verified(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
-    with_key(call, key, |key| {
+fn release_verified(
+    call: CallEnv<'_>,
+    namespace: Namespace,
+    key: ErlNifTerm,
+) -> Result<(), CallError> {
+    with_key(call, namespace, key, |key| {
         let pin = pin();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
         let caller = Caller::of(call).holder();

@@ -18,7 +18,7 @@
 use crate::clock::now_us;
 use crate::enif::{self, CallEnv};
 use crate::error::{repeat_after_panic, CallError};
-use crate::key::{with_key, EncodedTerm, StoredKey};
+use crate::key::{with_key, EncodedTerm, Namespace, StoredKey};
 use crate::{caller::Caller, notice::Message, proxies::Proxies};
 use parking_lot::Mutex;
 use permit_table::{
@@ -273,7 +273,17 @@ pub(crate) fn with_table<T>(
     key: Term<'_>,
     with: impl FnOnce(&Incarnation, &Pin, &EncodedTerm<'_>) -> Result<T, CallError>,
 ) -> NifResult<T> {
-    let answer = with_key(CallEnv::from_env(env), key.as_c_arg(), |key| {
+    with_table_in(env, Namespace::Local, key, with)
+}
+
+/// As [`with_table`], with a key of a namespace.
+pub(crate) fn with_table_in<T>(
+    env: Env<'_>,
+    namespace: Namespace,
+    key: Term<'_>,
+    with: impl FnOnce(&Incarnation, &Pin, &EncodedTerm<'_>) -> Result<T, CallError>,
+) -> NifResult<T> {
+    let answer = with_key(CallEnv::from_env(env), namespace, key.as_c_arg(), |key| {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;

@@ -9,7 +9,7 @@ use crate::clock::now_us;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
-use crate::key::{decode, with_key, EncodedTerm, StoredKey};
+use crate::key::{decode, with_key, EncodedTerm, Namespace, StoredKey};
 use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Pin};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 use Item::{Key, Number, Process};
@@ -28,15 +28,15 @@ fn count(env: Env, key: Term) -> NifResult<u64> {
 }
 
 /// A piece of a long answer.
-struct Piece<'a> {
+pub(crate) struct Piece<'a> {
     call: CallEnv<'a>,
-    open: &'a Incarnation,
-    pin: &'a Pin,
+    pub(crate) open: &'a Incarnation,
+    pub(crate) pin: &'a Pin,
     list: Vec<ErlNifTerm>,
 }
 
 /// What becomes an element of a tuple.
-enum Item<'a> {
+pub(crate) enum Item<'a> {
     /// The word of a holder.
     Process(u64),
     Key(&'a StoredKey),
@@ -45,7 +45,7 @@ enum Item<'a> {
 
 impl<'a> Piece<'a> {
     /// Adds a tuple for each row, without those of holders that have died. Returns the position of the next piece.
-    fn add<R, Position, const N: usize>(
+    pub(crate) fn add<R, Position, const N: usize>(
         &mut self,
         (rows, next): (Vec<R>, Position),
         items: impl Fn(R) -> [Item<'a>; N],
@@ -86,7 +86,7 @@ impl<'a> Piece<'a> {
         let proxy = |pid: &EncodedTerm<'_>| Ok(self.open.proxies.proxy(pid));
         let process = match pid.decode::<LocalPid>() {
             Ok(local) => Some(Caller::from_pid(local.as_c_arg())),
-            Err(_) => with_key(self.call, pid.as_c_arg(), proxy)?,
+            Err(_) => with_key(self.call, Namespace::Local, pid.as_c_arg(), proxy)?,
         };
         Ok(process.map(Caller::holder))
     }
@@ -96,7 +96,7 @@ impl<'a> Piece<'a> {
 /// returns.
 ///
 /// Calls `collect` with the open table if its serial number is `serial`, or if that is 0, as for the first piece.
-fn piece<N: Encoder>(
+pub(crate) fn piece<N: Encoder>(
     env: Env<'_>,
     serial: u64,
     collect: impl FnOnce(&mut Piece<'_>) -> Result<Option<N>, CallError>,
@@ -120,6 +120,16 @@ fn piece<N: Encoder>(
     Ok((open.serial, list, next).encode(env))
 }
 
+/// The rows of the keys of a namespace.
+fn of<'a, R, Position>(
+    namespace: Namespace,
+    (mut rows, next): (Vec<R>, Position),
+    key: impl Fn(&R) -> &'a StoredKey,
+) -> (Vec<R>, Position) {
+    rows.retain(|row| key(row).namespace() == namespace);
+    (rows, next)
+}
+
 /// `keys(Serial, After, Limit) -> {Serial, [{Key, Permits}], Next | done} | changed`: keys with permits in use.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
@@ -129,12 +139,13 @@ fn keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'
     })
 }
 
-/// `permits(Serial, From) -> {Serial, [{Pid, Key, Permits, Held_ms}], Next | done} | changed`: all holders with their
-/// keys.
+/// `permits(Namespace, Serial, From) -> {Serial, [{Pid, Key, Permits, Held_ms}], Next | done} | changed`: all holders
+/// with their keys.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
+fn permits(env: Env<'_>, namespace: Namespace, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
     piece(env, serial, |piece| {
         let rows = piece.open.table.permits_from(piece.pin, from)?;
+        let rows = of(namespace, rows, |row| row.key);
         let now = now_us();
         piece.add(rows, |row| {
             let (holder, permits) = (Process(row.holder), Number(row.permits));
@@ -143,13 +154,20 @@ fn permits(env: Env<'_>, serial: u64, from: Cursor) -> NifResult<Term<'_>> {
     })
 }
 
-/// `holders(Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: the holders of one key.
+/// `holders(Namespace, Serial, From, Key) -> {Serial, [{Pid, Permits}], Next | done} | changed`: the holders of one
+/// key.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn holders<'a>(env: Env<'a>, serial: u64, from: Cursor, key: Term<'a>) -> NifResult<Term<'a>> {
+fn holders<'a>(
+    env: Env<'a>,
+    namespace: Namespace,
+    serial: u64,
+    from: Cursor,
+    key: Term<'a>,
+) -> NifResult<Term<'a>> {
     piece(env, serial, |piece| {
         let (open, pin) = (piece.open, piece.pin);
         let read = |key: &EncodedTerm<'_>| Ok(open.table.holders_from(pin, from, key)?);
-        let rows = with_key(piece.call, key.as_c_arg(), read)?;
+        let rows = with_key(piece.call, namespace, key.as_c_arg(), read)?;
         piece.add(rows, |row| [Process(row.holder), Number(row.permits)])
     })
 }
@@ -163,6 +181,7 @@ fn held<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<Te
             return Ok(None);
         };
         let rows = piece.open.table.held(piece.pin, holder, from)?;
+        let rows = of(Namespace::Local, rows, |row| row.key);
         piece.add(rows, |row| [Key(row.key), Number(row.permits)])
     })
 }
@@ -175,6 +194,7 @@ fn holder<'a>(env: Env<'a>, serial: u64, from: u64, pid: Term<'a>) -> NifResult<
             return Ok(None);
         };
         let rows = piece.open.table.held(piece.pin, holder, from)?;
+        let rows = of(Namespace::Local, rows, |row| row.key);
         let now = now_us();
         piece.add(rows, |row| [Number(row.permits), held_ms(now, row.since)])
     })
@@ -192,6 +212,7 @@ fn queues(env: Env<'_>, serial: u64, from: (usize, u64)) -> NifResult<Term<'_>> 
     piece(env, serial, |piece| {
         let now = now_us();
         let queues = piece.open.table.queues_from(piece.pin, from)?;
+        let queues = of(Namespace::Local, queues, |queue| queue.key);
         piece.add(queues, |queue| {
             let (waiting, oldest) = (Number(queue.waiting as u64), Process(queue.oldest));
             let waited_ms = Number(now.saturating_sub(queue.since) / 1000);
@@ -232,8 +253,7 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
 }
 
-/// Makes the atoms of this file: the first use of one makes all. No Erlang module of the library mentions some of those
-/// of `info/0`. If they were made later, the VM's atom table might be full, which ends the VM (P9).
+/// As [`crate::make_atoms`], those of this file.
 pub(crate) fn make_atoms() {
     atoms::keys();
 }

@@ -1,13 +1,13 @@
 //! The border between the BEAM and `permit_table`: terms, resources and death watches. It contains no logic.
 //!
 //! The list of modules below says what each file is about: the native functions are in `calls.rs`, `waits.rs`,
-//! `inspect.rs`, `manager.rs` and `key/handle.rs`.
+//! `inspect.rs`, `manager.rs`, `shares.rs` and `key/handle.rs`.
 //!
-//! Only `acquire` and `release` are raw NIF functions: the code that `#[rustler::nif]` generates allocates a list of
-//! the arguments at each call, which costs more than the rest of these calls together. Most NIFs run on normal
-//! schedulers. When a process is killed inside a dirty NIF, the VM reports its death while the NIF still runs. So a
-//! dirty NIF must not change the counts, records or monitors of an open table. Dirty NIFs only inspect, read long keys,
-//! or free memory that no call can reach any more.
+//! Only `acquire` and `release`, also of shared keys, are raw NIF functions: the code that `#[rustler::nif]` generates
+//! allocates a list of the arguments at each call, which costs more than the rest of these calls together. Most NIFs
+//! run on normal schedulers. When a process is killed inside a dirty NIF, the VM reports its death while the NIF still
+//! runs. So a dirty NIF must not change the counts, records or monitors of an open table. Dirty NIFs only inspect,
+//! read long keys, or free memory that no call can reach any more.
 //!
 //! # Without memory (P9)
 //!
@@ -40,7 +40,18 @@ mod key;
 mod manager;
 mod notice;
 mod proxies;
+mod raw_nif;
+mod shares;
 mod waits;
+
+/// Makes the atoms that no Erlang module of the library mentions. The first use of an atom of a file makes all of that
+/// file. If they were made later, the VM's atom table might be full, which ends the VM (P9).
+fn make_atoms() {
+    inspect::make_atoms();
+    key::make_atoms();
+    shares::make_atoms();
+    waits::make_atoms();
+}
 
 /// `info` is a pid, and the process limit of the VM.
 fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {
@@ -48,7 +59,7 @@ fn load(env: rustler::Env<'_>, info: rustler::Term<'_>) -> bool {
     // when it registers the process for `membarrier(2)`. This pin moves that time from the first acquire to the load.
     drop(permit_table::pin());
     enif::learn_words(env);
-    inspect::make_atoms();
+    make_atoms();
     info.decode()
         .is_ok_and(|(pid, process_limit)| caller::learn_numbers(pid, process_limit).is_ok())
 }

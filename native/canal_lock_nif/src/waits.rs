@@ -4,8 +4,8 @@ use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
 use crate::clock::now_us;
 use crate::enif::CallEnv;
-use crate::incarnation::{with_table, Incarnation, INCARNATIONS};
-use crate::key::EncodedTerm;
+use crate::incarnation::{with_table, with_table_in, Incarnation, INCARNATIONS};
+use crate::key::{EncodedTerm, Namespace};
 use crate::notice::{Message, RequestId};
 use crate::{caller::Caller, error::CallError};
 use permit_table::{inject, pin, Acquired, Demand, Given, NotHeld, Pin, WaitRequest, Waited};
@@ -14,7 +14,9 @@ use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
 use std::num::NonZeroU64;
 
 mod atoms {
-    rustler::atoms! { done, full, many, more, not_alive, not_held, not_waiting, ok, waiting }
+    rustler::atoms! {
+        declare, done, full, many, more, not_alive, not_held, not_waiting, ok, waiting
+    }
 }
 
 fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
@@ -22,7 +24,7 @@ fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
     NonZeroU64::new(permits).ok_or(CallError::BadArg)
 }
 
-fn demand(
+pub(crate) fn demand(
     call: CallEnv<'_>,
     max_per: Term<'_>,
     buckets: Term<'_>,
@@ -55,9 +57,20 @@ fn acquire_many<'a>(
 /// `release_many(Key, Permits) -> ok | {error, not_held}`
 #[rustler::nif]
 fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
+    release_many_in(Namespace::Local, env, key, number)
+}
+
+/// As `release_many`, of a key of a namespace.
+#[inline(always)]
+pub(crate) fn release_many_in<'a>(
+    namespace: Namespace,
+    env: Env<'a>,
+    key: Term<'a>,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let released = with_table(env, key, |open, pin, key| {
+    let released = with_table_in(env, namespace, key, |open, pin, key| {
         let caller = Caller::of(call).holder();
         Ok(open.table.release_many(pin, caller, key, number, call))
     })?;
@@ -67,11 +80,13 @@ fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<
     })
 }
 
-/// `wait(Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) -> {acquired, N} | waiting | full`: the caller gets a message
-/// with the reference if the answer is `waiting`.
+/// `wait(Namespace, Key, MaxPer, Buckets, Permits, MaxWaiting, Ref) -> {acquired, N} | waiting | full | declare`: the
+/// caller gets a message with the reference if the answer is `waiting`. `declare` is as for `acquire_shared`.
 #[rustler::nif]
+#[expect(clippy::too_many_arguments)]
 fn wait<'a>(
     env: Env<'a>,
+    namespace: Namespace,
     key: Term<'a>,
     max_per: Term<'a>,
     buckets: Term<'a>,
@@ -82,7 +97,7 @@ fn wait<'a>(
     let call = CallEnv::from_env(env);
     let demand = demand(call, max_per, buckets, number)?;
     let max_waiting = non_negative(call, max_waiting.as_c_arg())?;
-    let waited = with_table(env, key, |open, pin, key| {
+    let waited = with_table_in(env, namespace, key, |open, pin, key| {
         let caller = Caller::of(call).holder();
         let watch = || open.watch_caller(call);
         let id = RequestId::of(reference);
@@ -93,17 +108,22 @@ fn wait<'a>(
             now: now_us(),
             notice: Message::new(call, id),
         };
-        let waited = open.table.wait(pin, caller, key, request, watch, call)?;
-        if waited == Waited::Full {
-            open.table.count_refusal(pin);
+        let table = &open.table;
+        let waited = match namespace {
+            Namespace::Local => Some(table.wait(pin, caller, key, request, watch, call)?),
+            Namespace::Shared => table.wait_shared(pin, caller, key, request, watch, call)?,
+        };
+        if waited == Some(Waited::Full) {
+            table.count_refusal(pin);
         }
         Ok(waited)
     })?;
     let waited = match waited {
-        Waited::Permit(in_use) => answer(call, Acquired::Permit(in_use)),
-        Waited::Waiting => atoms::waiting().as_c_arg(),
-        Waited::Full => atoms::full().as_c_arg(),
-        Waited::Closed => return Err(CallError::NotStarted.into()),
+        Some(Waited::Permit(in_use)) => answer(call, Acquired::Permit(in_use)),
+        Some(Waited::Waiting) => atoms::waiting().as_c_arg(),
+        Some(Waited::Full) => atoms::full().as_c_arg(),
+        Some(Waited::Closed) => return Err(CallError::NotStarted.into()),
+        None => atoms::declare().as_c_arg(),
     };
     Ok(call.term(waited))
 }
@@ -163,11 +183,12 @@ fn resize<'a>(
     Ok(is_done.map_or(atoms::many(), |is_done| progress(env, is_done)))
 }
 
-/// `settle(Key) -> done | more`: grants a piece of the requests that can be granted after `resize`.
+/// `settle(Namespace, Key) -> done | more`: grants a piece of the requests that can be granted after `resize` or
+/// `set_share`.
 #[rustler::nif]
-fn settle<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Atom> {
+fn settle<'a>(env: Env<'a>, namespace: Namespace, key: Term<'a>) -> NifResult<Atom> {
     let call = CallEnv::from_env(env);
-    let is_done = with_table(env, key, |open, pin, key| {
+    let is_done = with_table_in(env, namespace, key, |open, pin, key| {
         Ok(settle_piece(open, pin, key, call))
     })?;
     Ok(progress(env, is_done))
@@ -184,7 +205,7 @@ fn settle_piece(open: &Incarnation, pin: &Pin, key: &EncodedTerm<'_>, call: Call
 }
 
 /// A piece that is not the last one has taken its whole time.
-fn progress(env: Env<'_>, is_done: bool) -> Atom {
+pub(crate) fn progress(env: Env<'_>, is_done: bool) -> Atom {
     if is_done {
         return atoms::done();
     }
@@ -206,9 +227,21 @@ fn give<'a>(
     target: LocalPid,
     number: Term<'a>,
 ) -> NifResult<Term<'a>> {
+    give_in(Namespace::Local, env, key, target, number)
+}
+
+/// As `give`, of a key of a namespace.
+#[inline(always)]
+pub(crate) fn give_in<'a>(
+    namespace: Namespace,
+    env: Env<'a>,
+    key: Term<'a>,
+    target: LocalPid,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let number = permits(call, number)?;
-    let given = with_table(env, key, |open, pin, key| {
+    let given = with_table_in(env, namespace, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
         let watch = || Ok::<bool, CallError>(open.watch_if_alive(env, target));
@@ -220,4 +253,9 @@ fn give<'a>(
         Given::NotHeld => env.error_tuple(atoms::not_held()),
         Given::NotAlive => env.error_tuple(atoms::not_alive()),
     })
+}
+
+/// As [`crate::make_atoms`], those of this file.
+pub(crate) fn make_atoms() {
+    atoms::declare();
 }

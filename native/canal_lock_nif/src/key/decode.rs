@@ -2,11 +2,12 @@
 //!
 //! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
-use super::encoding::{tag, tag_and_size};
+use super::encoding::{tag, tag_and_size, Namespace};
 use super::stored_key::{Form, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{reserve, OutOfMemory};
 use rustler::{Encoder, NewBinary, Term};
+use std::iter;
 
 /// The term of a key, in this environment.
 pub(crate) fn term(call: CallEnv<'_>, key: &StoredKey) -> Result<ErlNifTerm, OutOfMemory> {
@@ -31,7 +32,9 @@ struct Open {
 
 /// The term that begins with the first word. Words after it are not read.
 fn decode(call: CallEnv<'_>, words: &[u64]) -> Result<ErlNifTerm, OutOfMemory> {
-    let mut words = words.iter().copied();
+    let (first, others) = words.split_first().expect("an encoding contains a term");
+    let first = Namespace::of(*first).flip(*first);
+    let mut words = iter::once(first).chain(others.iter().copied());
     let mut decoded = Vec::new();
     let mut open: Vec<Open> = Vec::new();
     while let Some(word) = words.next() {

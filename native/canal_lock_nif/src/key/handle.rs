@@ -1,6 +1,7 @@
 //! Handles on interned keys, by which a call with a long key is repeated on a normal scheduler.
 
 use super::encoded_term::EncodedTerm;
+use super::encoding::Namespace;
 use super::interned::{self, Interned};
 use super::{reader::ReadMode, walk::with_verified_encoding};
 use crate::enif::{CallEnv, ErlNifTerm};
@@ -35,14 +36,15 @@ impl RefUnwindSafe for Handle {}
 /// [`CallError::Long`], if the key is long. [`CallError::BadArg`], if the handle has been emptied.
 pub(crate) fn with_key<T>(
     call: CallEnv<'_>,
+    namespace: Namespace,
     key: ErlNifTerm,
     with: impl FnOnce(&EncodedTerm<'_>) -> Result<T, CallError>,
 ) -> Result<T, CallError> {
     let Ok(handle) = call.term(key).decode::<ResourceArc<Handle>>() else {
-        return with_verified_encoding(call, key, ReadMode::Verified, with)?;
+        return with_verified_encoding(call, namespace, key, ReadMode::Verified, with)?;
     };
     let interned = handle.0.lock().clone().ok_or(CallError::BadArg)?;
-    with(&EncodedTerm::of(&interned.words()))
+    with(&EncodedTerm::of(&interned.words(namespace)))
 }
 
 /// `intern(Key) -> Handle`: for the repetition of a call that has raised `intern`. Dirty, because the key is long.
@@ -50,14 +52,16 @@ pub(crate) fn with_key<T>(
 fn intern(env: Env, key: Term) -> NifResult<ResourceArc<Handle>> {
     interned::free_unused();
     let (call, key) = (CallEnv::from_env(env), key.as_c_arg());
-    match with_verified_encoding(call, key, ReadMode::Verified, |_| ()) {
+    // A handle belongs to no namespace. The call that uses it chooses one.
+    let namespace = Namespace::Local;
+    match with_verified_encoding(call, namespace, key, ReadMode::Verified, |_| ()) {
         Err(CallError::Long) => {}
         // Calls would not find this key if it were interned (N2).
         Ok(()) => return Err(CallError::BadArg.into()),
         Err(other) => return Err(other.into()),
     }
     let mode = ReadMode::OnDirtyScheduler;
-    let interned = with_verified_encoding(call, key, mode, interned::intern)?;
+    let interned = with_verified_encoding(call, namespace, key, mode, interned::intern)?;
     let interned = interned.map_err(CallError::from)?;
     Ok(ResourceArc::new(Handle(Mutex::new(Some(interned)))))
 }

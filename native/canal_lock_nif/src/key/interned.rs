@@ -19,7 +19,8 @@
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
 use super::encoded_term::EncodedTerm;
-use super::{encoding::tag, large_key::LargeKey};
+use super::encoding::{tag, Namespace};
+use super::large_key::LargeKey;
 use parking_lot::Mutex;
 use permit_table::{inject, reserve, OutOfMemory, SortedList};
 use std::sync::{Arc, LazyLock, Weak};
@@ -45,8 +46,9 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 impl Interned {
     /// The words of its handles. Its address, because there is one such key (N1).
-    pub(super) fn words(self: &Arc<Self>) -> [u64; 2] {
-        [tag::INTERNED, Arc::as_ptr(self).expose_provenance() as u64]
+    pub(super) fn words(self: &Arc<Self>, namespace: Namespace) -> [u64; 2] {
+        let address = Arc::as_ptr(self).expose_provenance() as u64;
+        [namespace.flip(tag::INTERNED), address]
     }
 
     /// The interned key with an address of [`words`](Self::words).

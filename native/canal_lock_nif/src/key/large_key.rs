@@ -1,6 +1,7 @@
 //! Keys on the heap: those that do not fit into a table's node, and those that their words do not determine.
 
 use super::encoded_term::EncodedTerm;
+use super::encoding::Namespace;
 use crate::enif::{ErlNifTerm, TermCopy};
 use permit_table::{reserve_exact, OutOfMemory};
 
@@ -27,6 +28,10 @@ impl LargeKey {
             words: words.into_boxed_slice(),
             copy: term.opaque.map(|(opaque, _)| TermCopy::of(opaque)),
         })
+    }
+
+    pub(super) fn namespace(&self) -> Namespace {
+        Namespace::of(self.words.first().copied().unwrap_or(0))
     }
 
     #[inline(always)]

@@ -40,6 +40,7 @@ mod stored_key;
 mod walk;
 
 pub(crate) use encoded_term::EncodedTerm;
+pub(crate) use encoding::{make_atoms, Namespace};
 pub(crate) use handle::with_key;
 pub(crate) use optimistic::{with_optimistic_encoding, OptimisticCall, WholeTerm};
 pub(crate) use stored_key::StoredKey;

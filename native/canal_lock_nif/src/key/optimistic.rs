@@ -13,7 +13,7 @@
 //! So if the table has the key, the encoding is right. If not, the call starts again with a verified encoding.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{last_word, looks_immediate, tag, with_size};
+use super::encoding::{last_word, looks_immediate, tag, with_size, Namespace};
 use super::reader::{Part, ReadMode, Reader};
 use super::stored_key::{Form, OnHeap, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
@@ -24,6 +24,8 @@ use equivalent::Equivalent;
 /// verified encoding. This is a trait because a closure cannot be `inline(always)`.
 pub(crate) trait OptimisticCall {
     type Answer;
+
+    const NAMESPACE: Namespace;
 
     /// Makes the call if the table has the key.
     fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<Self::Answer>;
@@ -36,12 +38,13 @@ pub(crate) trait OptimisticCall {
 }
 
 /// An argument that is compared with the copies of stored keys, without an encoding.
-pub(crate) struct WholeTerm(ErlNifTerm);
+pub(crate) struct WholeTerm(ErlNifTerm, Namespace);
 
 impl Equivalent<StoredKey> for WholeTerm {
     fn equivalent(&self, key: &StoredKey) -> bool {
         // Not with interned keys: a comparison of long terms takes long.
-        matches!(&key.0, Form::Large(OnHeap::Own(own)) if own.is_copy_of(self.0))
+        matches!(&key.0, Form::Large(OnHeap::Own(own))
+            if own.namespace() == self.1 && own.is_copy_of(self.0))
     }
 }
 
@@ -53,23 +56,24 @@ pub(crate) fn with_optimistic_encoding<C: OptimisticCall>(
     call: C,
 ) -> Option<C::Answer> {
     let word = enif::word;
+    let first = |word| C::NAMESPACE.flip(word);
     let immediate = |term| looks_immediate(word(term));
     if immediate(term) {
-        return call.try_encoded(&EncodedTerm::of(&[word(term)]));
+        return call.try_encoded(&EncodedTerm::of(&[first(word(term))]));
     }
     let part = Part::of(env, term);
     match part {
         Part::Tuple(&[a, b]) if immediate(a) && immediate(b) => {
-            return call.try_encoded(&EncodedTerm::of(&[TUPLE_OF_2, word(a), word(b)]));
+            return call.try_encoded(&EncodedTerm::of(&[first(TUPLE_OF_2), word(a), word(b)]));
         }
         Part::Tuple(&[a, b, c]) if immediate(a) && immediate(b) && immediate(c) => {
-            return try_words(call, &[TUPLE_OF_3, word(a), word(b), word(c)]);
+            return try_words(call, &[first(TUPLE_OF_3), word(a), word(b), word(c)]);
         }
         Part::Binary(bytes) => match bytes.len() {
-            1..=8 => return try_words(call, &binary::<2>(bytes)),
-            9..=16 => return try_words(call, &binary::<3>(bytes)),
-            17..=24 => return try_words(call, &binary::<4>(bytes)),
-            25..=32 => return try_words(call, &binary::<5>(bytes)),
+            1..=8 => return try_words(call, &binary::<2>(C::NAMESPACE, bytes)),
+            9..=16 => return try_words(call, &binary::<3>(C::NAMESPACE, bytes)),
+            17..=24 => return try_words(call, &binary::<4>(C::NAMESPACE, bytes)),
+            25..=32 => return try_words(call, &binary::<5>(C::NAMESPACE, bytes)),
             _ => {}
         },
         _ => {}
@@ -92,14 +96,14 @@ fn try_any<C: OptimisticCall>(
     call: C,
 ) -> Option<C::Answer> {
     if let Part::Other(_) = part {
-        if let answered @ Some(_) = call.try_whole_term(&WholeTerm(term)) {
+        if let answered @ Some(_) = call.try_whole_term(&WholeTerm(term, C::NAMESPACE)) {
             return answered;
         }
     }
     let mut reader = Reader::new(env, ReadMode::Optimistic);
     // If this fails, the verified encoding reports the error.
     reader.read(part).ok()?;
-    call.try_encoded(&reader.encoded(term))
+    call.try_encoded(&reader.encoded(C::NAMESPACE, term))
 }
 
 const TUPLE_OF_2: u64 = with_size(tag::TUPLE, 2);
@@ -108,9 +112,9 @@ const TUPLE_OF_3: u64 = with_size(tag::TUPLE, 3);
 /// The encoding of a binary, which has `N - 1` words of bytes. Only the last word has a variable length, so no loop
 /// copies bytes.
 #[inline(always)]
-fn binary<const N: usize>(bytes: &[u8]) -> [u64; N] {
+fn binary<const N: usize>(namespace: Namespace, bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];
-    words[0] = with_size(tag::BYTES, bytes.len());
+    words[0] = namespace.flip(with_size(tag::BYTES, bytes.len()));
     for (index, word) in words[1..].iter_mut().enumerate() {
         *word = match bytes[8 * index..].first_chunk::<8>() {
             Some(whole) => u64::from_le_bytes(*whole),

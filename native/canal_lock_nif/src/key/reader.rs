@@ -2,7 +2,7 @@
 //! others.
 
 use super::encoded_term::{seed, EncodedTerm};
-use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
+use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size, Namespace};
 use super::inline_vec::InlineVec;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
@@ -124,7 +124,10 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn encoded(&self, root: ErlNifTerm) -> EncodedTerm<'_> {
+    pub(super) fn encoded(&mut self, namespace: Namespace, root: ErlNifTerm) -> EncodedTerm<'_> {
+        if let [first, ..] = self.words.values_mut() {
+            *first = namespace.flip(*first);
+        }
         EncodedTerm {
             words: self.words.values(),
             opaque: self.is_opaque.then(|| (root, 8 * self.work())),

@@ -1,7 +1,8 @@
 //! The keys that tables and records of proxies own.
 
 use super::encoded_term::EncodedTerm;
-use super::{encoding::tag, interned::Interned, large_key::LargeKey};
+use super::encoding::{tag, Namespace};
+use super::{interned::Interned, large_key::LargeKey};
 use equivalent::Equivalent;
 use permit_table::{Key, OutOfMemory, Query};
 use std::{num::NonZeroU64, ptr, sync::Arc};
@@ -31,7 +32,7 @@ pub(super) struct SmallKey {
 
 pub(super) enum OnHeap {
     Own(LargeKey),
-    Interned(Arc<Interned>),
+    Interned(Arc<Interned>, Namespace),
 }
 
 impl SmallKey {
@@ -56,7 +57,17 @@ impl OnHeap {
     pub(super) fn key(&self) -> &LargeKey {
         match self {
             OnHeap::Own(key) => key,
-            OnHeap::Interned(interned) => &interned.key,
+            OnHeap::Interned(interned, _) => &interned.key,
+        }
+    }
+}
+
+impl StoredKey {
+    pub(crate) fn namespace(&self) -> Namespace {
+        match &self.0 {
+            Form::Small(small) => Namespace::of(small.first.get()),
+            Form::Large(OnHeap::Own(own)) => own.namespace(),
+            Form::Large(OnHeap::Interned(_, namespace)) => *namespace,
         }
     }
 }
@@ -80,7 +91,9 @@ impl Equivalent<StoredKey> for EncodedTerm<'_> {
         match &key.0 {
             Form::Small(small) => self.is_prefix_of(small.words()),
             Form::Large(OnHeap::Own(_)) => false,
-            Form::Large(OnHeap::Interned(interned)) => *self.words == interned.words(),
+            Form::Large(OnHeap::Interned(interned, namespace)) => {
+                *self.words == interned.words(*namespace)
+            }
         }
     }
 }
@@ -88,10 +101,15 @@ impl Equivalent<StoredKey> for EncodedTerm<'_> {
 impl Query<StoredKey> for EncodedTerm<'_> {
     /// A small key needs no memory, so it cannot fail.
     fn to_key(&self) -> Result<StoredKey, OutOfMemory> {
-        if let [tag::INTERNED, address] = *self.words {
-            // SAFETY: only `with_key` makes such words. It keeps the interned key during the call.
-            let interned = unsafe { Interned::from_address(address) };
-            return Ok(StoredKey(Form::Large(OnHeap::Interned(interned))));
+        if let [first, address] = *self.words {
+            let namespace = Namespace::of(first);
+            if namespace.flip(first) == tag::INTERNED {
+                // SAFETY: only `with_key` makes such words. It keeps the interned key during the call.
+                let interned = unsafe { Interned::from_address(address) };
+                return Ok(StoredKey(Form::Large(OnHeap::Interned(
+                    interned, namespace,
+                ))));
+            }
         }
         Ok(StoredKey(match SmallKey::of(self) {
             Some(small) => Form::Small(small),

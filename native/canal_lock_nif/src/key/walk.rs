@@ -1,7 +1,7 @@
 //! Reads terms of any depth in one pass: tuples, lists and maps, with everything inside them.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{tag, with_size};
+use super::encoding::{tag, with_size, Namespace};
 use super::reader::{Part, ReadMode, Reader, Rest};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
@@ -15,13 +15,14 @@ const PART_WORK: usize = 3;
 /// Calls `with` with an encoded term that the VM has confirmed.
 pub(crate) fn with_verified_encoding<T>(
     call: CallEnv<'_>,
+    namespace: Namespace,
     term: ErlNifTerm,
     mode: ReadMode,
     with: impl FnOnce(&EncodedTerm<'_>) -> T,
 ) -> Result<T, CallError> {
     let mut reader = Reader::new(call, mode);
     reader.read(Part::of(call, term))?;
-    Ok(with(&reader.encoded(term)))
+    Ok(with(&reader.encoded(namespace, term)))
 }
 
 /// The part to read next, if one is left inside the term.

@@ -1,0 +1,205 @@
+//! The NIFs for shared keys only: keys of which this node has a share. They have their own namespace.
+
+use crate::arguments::{capacity, non_negative};
+use crate::caller::Caller;
+use crate::calls::{answer, release_in};
+use crate::enif::{CallEnv, ErlNifTerm};
+use crate::error::CallError;
+use crate::incarnation::{with_table_in, Incarnation, INCARNATIONS};
+use crate::inspect::{piece, Item};
+use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, Namespace, OptimisticCall};
+use crate::raw_nif::raw_nif;
+use crate::waits::{demand, give_in, progress, release_many_in};
+use permit_table::{inject, pin, Acquired, Capacity, Demand, Pin, Share, ShareUse};
+use rustler::{Encoder, Env, LocalPid, NifResult, Term};
+
+mod atoms {
+    rustler::atoms! { changed, declare, none, not_held, ok }
+}
+
+const SHARED: Namespace = Namespace::Shared;
+
+raw_nif!("acquire_shared", 3, acquire_shared);
+
+/// `acquire_shared(Key, MaxPer, Buckets) -> {acquired, N} | full | declare | {raise, Cause, Arguments}`. `declare`: the
+/// agent has set another capacity.
+#[inline(always)]
+fn acquire_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
+    let Ok(capacity) = capacity(call, arguments[1], arguments[2]) else {
+        return CallError::BadArg.answer(call, arguments);
+    };
+    let key = arguments[0];
+    match with_optimistic_encoding(call, key, AcquireShared { call, capacity }) {
+        Some(answer) => answer,
+        None => acquire_shared_verified(call, arguments, capacity),
+    }
+}
+
+struct AcquireShared<'a> {
+    call: CallEnv<'a>,
+    capacity: Capacity,
+}
+
+impl OptimisticCall for AcquireShared<'_> {
+    type Answer = ErlNifTerm;
+
+    const NAMESPACE: Namespace = SHARED;
+
+    #[inline(always)]
+    fn try_encoded(self, key: &EncodedTerm<'_>) -> Option<ErlNifTerm> {
+        let pin = pin();
+        inject::panic();
+        let open = INCARNATIONS.current(&pin)?;
+        let acquired = acquire_in(open, &pin, self.call, key, self.capacity);
+        // Not `declare` by an encoding that may be wrong.
+        Some(answer(self.call, acquired.ok()??))
+    }
+}
+
+#[inline(always)]
+fn acquire_in(
+    open: &Incarnation,
+    pin: &Pin,
+    call: CallEnv<'_>,
+    key: &EncodedTerm<'_>,
+    demand: impl Into<Demand>,
+) -> Result<Option<Acquired>, CallError> {
+    let caller = Caller::of(call).holder();
+    let watch = || open.watch_caller(call);
+    open.table.acquire_shared(pin, caller, key, demand, watch)
+}
+
+#[cold]
+fn acquire_shared_verified(
+    call: CallEnv<'_>,
+    arguments: &[ErlNifTerm; 3],
+    capacity: Capacity,
+) -> ErlNifTerm {
+    let acquired = with_key(call, SHARED, arguments[0], |key| {
+        let pin = pin();
+        inject::panic();
+        let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
+        acquire_in(open, &pin, call, key, capacity)
+    });
+    match acquired {
+        Ok(Some(acquired)) => answer(call, acquired),
+        Ok(None) => atoms::declare().as_c_arg(),
+        Err(error) => error.answer(call, arguments),
+    }
+}
+
+raw_nif!("release_shared", 1, release_shared);
+
+/// `release_shared(Key) -> ok | {error, not_held} | {raise, Cause, Arguments}`
+#[inline(always)]
+fn release_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm {
+    match release_in::<true>(call, arguments[0]) {
+        Ok(()) => atoms::ok().as_c_arg(),
+        Err(CallError::NotHeld) => call.env().error_tuple(atoms::not_held()).as_c_arg(),
+        Err(error) => error.answer(call, arguments),
+    }
+}
+
+/// `acquire_shared_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full | declare`
+#[rustler::nif]
+fn acquire_shared_many<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    max_per: Term<'a>,
+    buckets: Term<'a>,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let demand = demand(call, max_per, buckets, number)?;
+    let acquired = with_table_in(env, SHARED, key, |open, pin, key| {
+        acquire_in(open, pin, call, key, demand)
+    })?;
+    let declare = || atoms::declare().as_c_arg();
+    Ok(call.term(acquired.map_or_else(declare, |acquired| answer(call, acquired))))
+}
+
+/// `release_shared_many(Key, Permits) -> ok | {error, not_held}`
+#[rustler::nif]
+fn release_shared_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
+    release_many_in(SHARED, env, key, number)
+}
+
+/// `give_shared(Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
+#[rustler::nif]
+fn give_shared<'a>(
+    env: Env<'a>,
+    key: Term<'a>,
+    target: LocalPid,
+    number: Term<'a>,
+) -> NifResult<Term<'a>> {
+    give_in(SHARED, env, key, target, number)
+}
+
+/// `set_share(Serial, Key, Share, Limit, Passed | none) -> {InUse, done | more} | changed`: `more` if `settle` must be
+/// called. `changed` if the open table has another serial number.
+#[rustler::nif]
+fn set_share<'a>(
+    env: Env<'a>,
+    serial: u64,
+    key: Term<'a>,
+    share: Term<'a>,
+    limit: Term<'a>,
+    passed: Term<'a>,
+) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let number = |term: Term<'a>| non_negative(call, term.as_c_arg());
+    let capacity = |term| Ok::<_, CallError>(Capacity::of(number(term)?, 1));
+    let is_none = passed == atoms::none().encode(env);
+    let passed = (!is_none).then(|| capacity(passed)).transpose()?;
+    let share = Share::new(number(share)?, passed, capacity(limit)?);
+    let set = with_table_in(env, SHARED, key, |open, pin, key| {
+        let is_same = open.serial == serial;
+        Ok(is_same
+            .then(|| open.table.set_share(pin, key, &share, call))
+            .transpose()?)
+    })?;
+    Ok(match set {
+        Some((in_use, is_settled)) => (in_use, progress(env, is_settled)).encode(env),
+        None => atoms::changed().encode(env),
+    })
+}
+
+/// `take_share(Key) -> {Share, Passed | none, InUse, Waiting, Need, Next, WasRefused} | none`: `WasRefused`, whether a
+/// call was refused since the last time.
+#[rustler::nif]
+fn take_share<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Term<'a>> {
+    let share = with_table_in(env, SHARED, key, |open, pin, key| {
+        Ok(open.table.take_share(pin, key))
+    })?;
+    let none = atoms::none().encode(env);
+    let Some(share) = share else {
+        return Ok(none);
+    };
+    let ShareUse {
+        share,
+        passed,
+        in_use,
+        waiting,
+        need,
+        next,
+        was_refused,
+    } = share;
+    let passed = passed.map_or(none, |passed| passed.permits().encode(env));
+    Ok((share, passed, in_use, waiting, need, next, was_refused).encode(env))
+}
+
+/// `shared_keys(Serial, After, Limit) -> {Serial, [{Key, Share, InUse}], Next | done} | changed`
+#[rustler::nif(schedule = "DirtyCpu")]
+fn shared_keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult<Term<'_>> {
+    piece(env, serial, |piece| {
+        let keys = piece.open.table.shares_after(piece.pin, after, limit)?;
+        piece.add(keys, |(key, share, in_use)| {
+            [Item::Key(key), Item::Number(share), Item::Number(in_use)]
+        })
+    })
+}
+
+/// As [`crate::make_atoms`], those of this file.
+pub(crate) fn make_atoms() {
+    atoms::declare();
+}
