@@ -5,7 +5,7 @@
 %% Functions that take a key also take a handle on it. They need the handle if the key is long; then the key raises
 %% `intern'. See canal_lock_interned.
 %%
-%% `acquire/3,4', `release/1,3', `acquire_shared/3' and `release_shared/1' answer `{raise, Cause, Arguments}' if
+%% `acquire/3,4', `release/1,3', `acquire_shared/4' and `release_shared/1' answer `{raise, Cause, Arguments}' if
 %% `canal_lock' must raise (or, for `intern', `not_held' and `full', act otherwise). All others raise `Cause'. See
 %% canal_lock_errors for the causes.
 %%
@@ -18,7 +18,7 @@
 %% Several permits, requests that wait, gifts.
 -export([acquire_many/4, release_many/2, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/3]).
 %% Shared keys: keys of which this node has a share.
--export([acquire_shared/3, release_shared/1, acquire_shared_many/4, release_shared_many/2, give_shared/3]).
+-export([acquire_shared/4, release_shared/1, release_shared_many/2, give_shared/3]).
 -export([set_share/5, take_share/1, shared_keys/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
@@ -114,16 +114,12 @@ waiting(_Key) -> erlang:nif_error(not_loaded).
 -spec give(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
 give(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
--spec acquire_shared(key(), non_neg_integer(), non_neg_integer()) ->
+-spec acquire_shared(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
     {acquired, pos_integer()} | full | declare | raise().
-acquire_shared(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
+acquire_shared(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec release_shared(key()) -> ok | {error, not_held} | raise().
 release_shared(_Key) -> erlang:nif_error(not_loaded).
-
--spec acquire_shared_many(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
-    {acquired, pos_integer()} | full | declare.
-acquire_shared_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec release_shared_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
 release_shared_many(_Key, _Permits) -> erlang:nif_error(not_loaded).

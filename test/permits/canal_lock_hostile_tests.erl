@@ -84,6 +84,7 @@ atoms_made() ->
     Before = erlang:system_info(atom_count),
     New = binary_to_atom(<<"one of the last">>),
     [call(Key) || Key <- [New, {New, 1}, [New], #{New => New}, binary:copy(<<"x">>, 100_000), fun() -> New end]],
+    shared(New),
     ok = canal_lock_manager:sweep(),
     ok = canal_lock:stop(),
     badarg = raised(fun() -> canal_lock:acquire(New, 3, 1) end),
@@ -92,6 +93,18 @@ atoms_made() ->
 fill(Free) ->
     _ = [binary_to_atom(<<"filled ", (integer_to_binary(N))/binary>>) || N <- lists:seq(1, Free)],
     ok.
+
+%% The native functions of shared keys.
+shared(Key) ->
+    {Serial, [], _} = canal_lock_nif:shared_keys(0, 0, 1),
+    changed = canal_lock_nif:set_share(Serial + 1, Key, 1, 1, 1),
+    {0, done} = canal_lock_nif:set_share(Serial, Key, 1, 1, 1),
+    [{acquired, 1}, full, declare] = [canal_lock_nif:acquire_shared(Key, Max, 1, 1) || Max <- [1, 1, 2]],
+    declare = canal_lock_nif:wait(shared, Key, 2, 1, 1, 1, make_ref()),
+    {1, 1, 1, 0, 0, 0, true} = canal_lock_nif:take_share(Key),
+    none = canal_lock_nif:take_share({Key, other}),
+    ok = canal_lock_nif:release_shared(Key),
+    {error, not_held} = canal_lock_nif:release_shared_many(Key, 1).
 
 call(Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),

@@ -83,7 +83,7 @@ cases() ->
     end,
     SharedHeld = fun(Handle) ->
         Same = Shared(Handle),
-        [{acquired, 1} = answer(canal_lock_nif:acquire_shared(Key, 3, 1)) || Key <- ?KEYS],
+        [{acquired, 1} = answer(canal_lock_nif:acquire_shared(Key, 3, 1, 1)) || Key <- ?KEYS],
         Same
     end,
     Any = [Nothing, Three, Many],
@@ -131,14 +131,11 @@ cases() ->
             ok = canal_lock_nif:give(Key, Pid, 1)
         end},
         %% Shared keys.
-        {{acquire_shared, 3}, [Shared, SharedHeld], ?KEYS, fun(Key, _) ->
-            {acquired, _} = answer(canal_lock_nif:acquire_shared(Key, 3, 1))
+        {{acquire_shared, 4}, [Shared, SharedHeld], ?KEYS, fun(Key, _) ->
+            {acquired, _} = answer(canal_lock_nif:acquire_shared(Key, 3, 1, 1))
         end},
-        {{acquire_shared, 3}, [Shared], ?KEYS, fun(Key, _) ->
-            declare = answer(canal_lock_nif:acquire_shared(Key, 4, 1))
-        end},
-        {{acquire_shared_many, 4}, [Shared], ?KEYS, fun(Key, _) ->
-            {acquired, 2} = canal_lock_nif:acquire_shared_many(Key, 3, 1, 2)
+        {{acquire_shared, 4}, [Shared], ?KEYS, fun(Key, _) ->
+            declare = answer(canal_lock_nif:acquire_shared(Key, 4, 1, 1))
         end},
         {{release_shared_many, 2}, [SharedHeld], ?KEYS, fun(Key, _) ->
             ok = canal_lock_nif:release_shared_many(Key, 1)

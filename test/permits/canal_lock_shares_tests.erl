@@ -21,10 +21,10 @@ every_kind() ->
         %% Several names have the same term.
         none = call(Key, fun canal_lock_nif:take_share/1),
         {0, done} = call(Key, fun(K) -> set_share(K, 2, 3, 3) end),
+        ?assertEqual({acquired, 1}, canal_lock:acquire(Key, 1, 1)),
         ?assertEqual({acquired, 1}, acquire(Key, 3, 1)),
         ?assertEqual({acquired, 2}, acquire(Key, 1, 3)),
         ?assertEqual(full, acquire(Key, 3, 1)),
-        ?assertEqual({acquired, 1}, canal_lock:acquire(Key, 1, 1)),
         [{Shared, 2, 2}] = shared_keys(),
         ?assert(Shared =:= Key),
         [{Pid, Held, 2, _}] = pieces(fun(Serial, From) -> canal_lock_nif:permits(shared, Serial, From) end, {0, 0, 0}),
@@ -33,11 +33,11 @@ every_kind() ->
             pieces(fun(Serial, From) -> canal_lock_nif:holders(shared, Serial, From, K) end, {0, 0, 0})
         end),
         ?assertEqual([{self(), 2}], Holders),
-        ?assertEqual(ok, canal_lock:release(Key)),
-        ?assertEqual({error, not_held}, canal_lock:release(Key)),
         ?assertEqual(ok, release(Key)),
         ?assertEqual(ok, call(Key, fun(K) -> canal_lock_nif:release_shared_many(K, 1) end)),
         ?assertEqual({error, not_held}, release(Key)),
+        ?assertEqual(ok, canal_lock:release(Key)),
+        ?assertEqual({error, not_held}, canal_lock:release(Key)),
         {0, done} = call(Key, fun(K) -> set_share(K, 0, 3, none) end),
         ?assertEqual(declare, acquire(Key, 3, 1)),
         sweep(),
@@ -83,9 +83,9 @@ apart() ->
 
 shares() ->
     {0, done} = set_share(db, 3, 5, 5),
-    {acquired, 2} = canal_lock_nif:acquire_shared_many(db, 5, 1, 2),
+    {acquired, 2} = acquire(db, 5, 1, 2),
     [{acquired, 3}, full] = [acquire(db, 5, 1) || _ <- [1, 2]],
-    [full, declare] = [canal_lock_nif:acquire_shared_many(db, MaxPer, 1, 2) || MaxPer <- [5, 4]],
+    [full, declare] = [acquire(db, MaxPer, 1, 2) || MaxPer <- [5, 4]],
     ?assertEqual({3, done}, set_share(db, 1, 5, 5)),
     ?assertEqual({1, 5, 3, 0, 0, 0, true}, canal_lock_nif:take_share(db)),
     ok = release(db),
@@ -154,8 +154,8 @@ settled(more) -> settled(canal_lock_nif:settle(shared, db));
 settled(done) -> ok.
 
 bad_arguments() ->
-    ?assertMatch({raise, badarg, [db, -1, 1]}, canal_lock_nif:acquire_shared(db, -1, 1)),
-    ?assertMatch({raise, badarg, [db, 1, a]}, canal_lock_nif:acquire_shared(db, 1, a)),
+    Wrong = [[db, -1, 1, 1], [db, 1, a, 1], [db, 1, 1, 0], [db, 1, 1, 1.0]],
+    [?assertEqual({raise, badarg, All}, apply(canal_lock_nif, acquire_shared, All)) || All <- Wrong],
     [
         ?assertError(badarg, Call())
      || Call <- [
@@ -170,9 +170,12 @@ bad_arguments() ->
     ?assertEqual(none, canal_lock_nif:take_share(db)).
 
 acquire(Key, MaxPer, Buckets) ->
-    case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets) of
+    acquire(Key, MaxPer, Buckets, 1).
+
+acquire(Key, MaxPer, Buckets, Permits) ->
+    case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets, Permits) of
         {raise, Cause, Arguments} ->
-            canal_lock_interned:retry(Cause, fun canal_lock_nif:acquire_shared/3, Arguments);
+            canal_lock_interned:retry(Cause, fun canal_lock_nif:acquire_shared/4, Arguments);
         Answer ->
             Answer
     end.

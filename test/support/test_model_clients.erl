@@ -30,8 +30,8 @@
 %% Long enough to suspend a client that waits. On a busy machine the timeout can expire before.
 -define(TIMEOUT_MS, 20).
 
-%% From OTP 28 on, the timer of a suspended process pauses. OTP 29.0 loses it if it expires in that moment, and then the
-%% client waits for ever. So it must not expire before, even if the client is suspended late.
+%% From OTP 28 on, the VM pauses the timer of a suspended process. OTP 29.0 loses a timer that expires while the process
+%% is being suspended: such a client never returns. This is longer than a busy machine needs to suspend a client.
 -define(PAUSED_TIMEOUT_MS, 200).
 
 %% For a manager that sweeps only on request.

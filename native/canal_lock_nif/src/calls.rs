@@ -145,7 +145,7 @@ fn release_counted(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm
 
 #[inline(always)]
 fn release_key(call: CallEnv<'_>, key: ErlNifTerm) -> Result<(), CallError> {
-    release_in::<LOCAL>(call, key)
+    release_in::<false>(call, key)
 }
 
 /// As `release_key`, for a key of either namespace.
@@ -159,8 +159,6 @@ pub(crate) fn release_in<const IS_SHARED: bool>(
         None => release_verified(call, Namespace::shared_if(IS_SHARED), key),
     }
 }
-
-const LOCAL: bool = false;
 
 struct Release<'a, const IS_SHARED: bool>(CallEnv<'a>);
 

@@ -14,7 +14,7 @@ use permit_table::{inject, pin, reserve, Cursor, Holder, OutOfMemory, Pin};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 use Item::{Key, Number, Process};
 
-mod atoms {
+pub(crate) mod atoms {
     rustler::atoms! {
         barriers_refused, changed, done, granted, handed_over, holders, keys, longest_wait_us, max_per, memory,
         not_held, permits, reclaimed, refused, released, released_by_death, timed_out, transferred, wait_us, waiting
@@ -251,9 +251,4 @@ fn info(env: Env<'_>) -> NifResult<Term<'_>> {
         (atoms::transferred(), totals.transferred),
     ];
     Term::map_from_pairs(env, &numbers)?.map_put(atoms::max_per(), max_per)
-}
-
-/// As [`crate::make_atoms`], those of this file.
-pub(crate) fn make_atoms() {
-    atoms::keys();
 }

@@ -47,10 +47,10 @@ mod waits;
 /// Makes the atoms that no Erlang module of the library mentions. The first use of an atom of a file makes all of that
 /// file. If they were made later, the VM's atom table might be full, which ends the VM (P9).
 fn make_atoms() {
-    inspect::make_atoms();
-    key::make_atoms();
-    shares::make_atoms();
-    waits::make_atoms();
+    inspect::atoms::keys();
+    key::namespace::atoms::local();
+    shares::atoms::declare();
+    waits::atoms::declare();
 }
 
 /// `info` is a pid, and the process limit of the VM.

@@ -9,35 +9,40 @@ use crate::incarnation::{with_table_in, Incarnation, INCARNATIONS};
 use crate::inspect::{piece, Item};
 use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, Namespace, OptimisticCall};
 use crate::raw_nif::raw_nif;
-use crate::waits::{demand, give_in, progress, release_many_in};
+use crate::waits::{give_in, permits, progress, release_many_in};
 use permit_table::{inject, pin, Acquired, Capacity, Demand, Pin, Share, ShareUse};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 
-mod atoms {
+pub(crate) mod atoms {
     rustler::atoms! { changed, declare, none, not_held, ok }
 }
 
 const SHARED: Namespace = Namespace::Shared;
 
-raw_nif!("acquire_shared", 3, acquire_shared);
+raw_nif!("acquire_shared", 4, acquire_shared);
 
-/// `acquire_shared(Key, MaxPer, Buckets) -> {acquired, N} | full | declare | {raise, Cause, Arguments}`. `declare`: the
-/// agent has set another capacity.
+/// `acquire_shared(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full | declare | {raise, Cause, Arguments}`.
+/// `declare`: the agent has set another capacity.
 #[inline(always)]
-fn acquire_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 3]) -> ErlNifTerm {
-    let Ok(capacity) = capacity(call, arguments[1], arguments[2]) else {
+fn acquire_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 4]) -> ErlNifTerm {
+    let capacity = capacity(call, arguments[1], arguments[2]);
+    let demand = capacity.and_then(|capacity| {
+        let permits = permits(call, arguments[3])?;
+        Ok(Demand::of(capacity, permits))
+    });
+    let Ok(demand) = demand else {
         return CallError::BadArg.answer(call, arguments);
     };
     let key = arguments[0];
-    match with_optimistic_encoding(call, key, AcquireShared { call, capacity }) {
+    match with_optimistic_encoding(call, key, AcquireShared { call, demand }) {
         Some(answer) => answer,
-        None => acquire_shared_verified(call, arguments, capacity),
+        None => acquire_shared_verified(call, arguments, demand),
     }
 }
 
 struct AcquireShared<'a> {
     call: CallEnv<'a>,
-    capacity: Capacity,
+    demand: Demand,
 }
 
 impl OptimisticCall for AcquireShared<'_> {
@@ -50,7 +55,7 @@ impl OptimisticCall for AcquireShared<'_> {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin)?;
-        let acquired = acquire_in(open, &pin, self.call, key, self.capacity);
+        let acquired = acquire_in(open, &pin, self.call, key, self.demand);
         // Not `declare` by an encoding that may be wrong.
         Some(answer(self.call, acquired.ok()??))
     }
@@ -62,7 +67,7 @@ fn acquire_in(
     pin: &Pin,
     call: CallEnv<'_>,
     key: &EncodedTerm<'_>,
-    demand: impl Into<Demand>,
+    demand: Demand,
 ) -> Result<Option<Acquired>, CallError> {
     let caller = Caller::of(call).holder();
     let watch = || open.watch_caller(call);
@@ -72,14 +77,14 @@ fn acquire_in(
 #[cold]
 fn acquire_shared_verified(
     call: CallEnv<'_>,
-    arguments: &[ErlNifTerm; 3],
-    capacity: Capacity,
+    arguments: &[ErlNifTerm; 4],
+    demand: Demand,
 ) -> ErlNifTerm {
     let acquired = with_key(call, SHARED, arguments[0], |key| {
         let pin = pin();
         inject::panic();
         let open = INCARNATIONS.current(&pin).ok_or(CallError::NotStarted)?;
-        acquire_in(open, &pin, call, key, capacity)
+        acquire_in(open, &pin, call, key, demand)
     });
     match acquired {
         Ok(Some(acquired)) => answer(call, acquired),
@@ -98,24 +103,6 @@ fn release_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm 
         Err(CallError::NotHeld) => call.env().error_tuple(atoms::not_held()).as_c_arg(),
         Err(error) => error.answer(call, arguments),
     }
-}
-
-/// `acquire_shared_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full | declare`
-#[rustler::nif]
-fn acquire_shared_many<'a>(
-    env: Env<'a>,
-    key: Term<'a>,
-    max_per: Term<'a>,
-    buckets: Term<'a>,
-    number: Term<'a>,
-) -> NifResult<Term<'a>> {
-    let call = CallEnv::from_env(env);
-    let demand = demand(call, max_per, buckets, number)?;
-    let acquired = with_table_in(env, SHARED, key, |open, pin, key| {
-        acquire_in(open, pin, call, key, demand)
-    })?;
-    let declare = || atoms::declare().as_c_arg();
-    Ok(call.term(acquired.map_or_else(declare, |acquired| answer(call, acquired))))
 }
 
 /// `release_shared_many(Key, Permits) -> ok | {error, not_held}`
@@ -197,9 +184,4 @@ fn shared_keys(env: Env<'_>, serial: u64, after: u64, limit: usize) -> NifResult
             [Item::Key(key), Item::Number(share), Item::Number(in_use)]
         })
     })
-}
-
-/// As [`crate::make_atoms`], those of this file.
-pub(crate) fn make_atoms() {
-    atoms::declare();
 }

@@ -3,7 +3,7 @@
 use crate::arguments::{capacity, non_negative};
 use crate::calls::answer;
 use crate::clock::now_us;
-use crate::enif::CallEnv;
+use crate::enif::{CallEnv, ErlNifTerm};
 use crate::incarnation::{with_table, with_table_in, Incarnation, INCARNATIONS};
 use crate::key::{EncodedTerm, Namespace};
 use crate::notice::{Message, RequestId};
@@ -13,25 +13,25 @@ use rustler::schedule::consume_timeslice;
 use rustler::{Atom, Env, Error, LocalPid, NifResult, Term};
 use std::num::NonZeroU64;
 
-mod atoms {
+pub(crate) mod atoms {
     rustler::atoms! {
         declare, done, full, many, more, not_alive, not_held, not_waiting, ok, waiting
     }
 }
 
-fn permits(call: CallEnv<'_>, term: Term<'_>) -> Result<NonZeroU64, CallError> {
-    let permits = non_negative(call, term.as_c_arg())?;
+pub(crate) fn permits(call: CallEnv<'_>, term: ErlNifTerm) -> Result<NonZeroU64, CallError> {
+    let permits = non_negative(call, term)?;
     NonZeroU64::new(permits).ok_or(CallError::BadArg)
 }
 
-pub(crate) fn demand(
+fn demand(
     call: CallEnv<'_>,
     max_per: Term<'_>,
     buckets: Term<'_>,
     number: Term<'_>,
 ) -> Result<Demand, CallError> {
     let capacity = capacity(call, max_per.as_c_arg(), buckets.as_c_arg())?;
-    Ok(Demand::of(capacity, permits(call, number)?))
+    Ok(Demand::of(capacity, permits(call, number.as_c_arg())?))
 }
 
 /// `acquire_many(Key, MaxPer, Buckets, Permits) -> {acquired, N} | full`. `full` is not counted, because the caller can
@@ -69,7 +69,7 @@ pub(crate) fn release_many_in<'a>(
     number: Term<'a>,
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
-    let number = permits(call, number)?;
+    let number = permits(call, number.as_c_arg())?;
     let released = with_table_in(env, namespace, key, |open, pin, key| {
         let caller = Caller::of(call).holder();
         Ok(open.table.release_many(pin, caller, key, number, call))
@@ -103,27 +103,24 @@ fn wait<'a>(
         let id = RequestId::of(reference);
         let request = WaitRequest {
             demand,
+            is_shared: namespace == Namespace::Shared,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
             request_hash: id.hash(),
             now: now_us(),
             notice: Message::new(call, id),
         };
-        let table = &open.table;
-        let waited = match namespace {
-            Namespace::Local => Some(table.wait(pin, caller, key, request, watch, call)?),
-            Namespace::Shared => table.wait_shared(pin, caller, key, request, watch, call)?,
-        };
-        if waited == Some(Waited::Full) {
-            table.count_refusal(pin);
+        let waited = open.table.wait(pin, caller, key, request, watch, call)?;
+        if waited == Waited::Full {
+            open.table.count_refusal(pin);
         }
         Ok(waited)
     })?;
     let waited = match waited {
-        Some(Waited::Permit(in_use)) => answer(call, Acquired::Permit(in_use)),
-        Some(Waited::Waiting) => atoms::waiting().as_c_arg(),
-        Some(Waited::Full) => atoms::full().as_c_arg(),
-        Some(Waited::Closed) => return Err(CallError::NotStarted.into()),
-        None => atoms::declare().as_c_arg(),
+        Waited::Permit(in_use) => answer(call, Acquired::Permit(in_use)),
+        Waited::Waiting => atoms::waiting().as_c_arg(),
+        Waited::Full => atoms::full().as_c_arg(),
+        Waited::Closed => return Err(CallError::NotStarted.into()),
+        Waited::Declare => atoms::declare().as_c_arg(),
     };
     Ok(call.term(waited))
 }
@@ -240,7 +237,7 @@ pub(crate) fn give_in<'a>(
     number: Term<'a>,
 ) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
-    let number = permits(call, number)?;
+    let number = permits(call, number.as_c_arg())?;
     let given = with_table_in(env, namespace, key, |open, pin, key| {
         let giver = Caller::of(call).holder();
         let receiver = Caller::from_pid(target.as_c_arg());
@@ -253,9 +250,4 @@ pub(crate) fn give_in<'a>(
         Given::NotHeld => env.error_tuple(atoms::not_held()),
         Given::NotAlive => env.error_tuple(atoms::not_alive()),
     })
-}
-
-/// As [`crate::make_atoms`], those of this file.
-pub(crate) fn make_atoms() {
-    atoms::declare();
 }

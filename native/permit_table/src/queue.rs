@@ -63,7 +63,8 @@ pub(crate) struct Queue<K, N> {
     /// None is empty.
     lanes: Vec<Lane<K, N>>,
     pub(crate) len: usize,
-    /// Waiters that need more permits are passed over. Only a shared key has one below [`Capacity::MAX`].
+    /// Waiters that need more permits are passed over. Only [`Queue::set_limit`] sets one: those that join need no more
+    /// than the capacity that they pass.
     limit: Capacity,
     /// The permits of all waiters. Only that of a shared key is read, and cannot wrap: it is at most 2^20 per waiter.
     wanted: u64,
@@ -83,6 +84,18 @@ pub(crate) struct Pick {
 
 /// The work that may be done while a queue is locked has been done.
 pub(crate) struct Spent;
+
+impl<K, N> Default for Queue<K, N> {
+    fn default() -> Self {
+        Self {
+            lanes: Vec::new(),
+            len: 0,
+            limit: Capacity::MAX,
+            wanted: 0,
+            collected: (0, 0),
+        }
+    }
+}
 
 impl<K, N> Lane<K, N> {
     /// The oldest waiter whose permits fit the capacity and the limit: its number, and its permits. A step passes one
@@ -111,17 +124,6 @@ impl<K, N> Lane<K, N> {
 }
 
 impl<K, N> Queue<K, N> {
-    /// A queue without waiters, with this limit.
-    pub(crate) fn new(limit: Capacity) -> Self {
-        Self {
-            lanes: Vec::new(),
-            len: 0,
-            limit,
-            wanted: 0,
-            collected: (0, 0),
-        }
-    }
-
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -252,14 +254,15 @@ impl<K, N> Queue<K, N> {
     }
 
     /// How many more permits the waiters need, without those that were passed over; and how many the oldest of them
-    /// needs in all, or 0. For a settled queue of a shared key, which has one lane.
+    /// needs in all, or 0. Only right for a settled queue of a shared key, which has one lane.
     pub(crate) fn need(&self) -> (u64, u64) {
         let Some(lane) = self.lanes.first() else {
             return (0, 0);
         };
         let next = lane.waiters.from(lane.passed).next();
         let next = next.map_or(0, |(_, waiter)| waiter.permits);
-        (self.wanted - lane.passed_permits - self.collected.1, next)
+        let passed = lane.passed_permits.wrapping_add(self.collected.1);
+        (self.wanted.wrapping_sub(passed), next)
     }
 
     /// Adds a waiter with a number that is greater than all before. `record` is called when its memory is reserved.
@@ -301,7 +304,7 @@ mod tests {
     /// A lane without a waiter would stay until the queue ends, and count towards [`MAX_LANES`].
     #[test]
     fn waiter_that_cannot_be_made_leaves_no_lane() {
-        let mut queue = Queue::<u64, ()>::new(Capacity::MAX);
+        let mut queue = Queue::<u64, ()>::default();
         let waiter = Waiter {
             permits: 1,
             slot: NonNull::dangling(),

@@ -226,12 +226,9 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
 
     /// Gives a node a queue, if it has none. If `set` is called, it must set WAITERS of the node that it returns. If it
     /// returns `None`, nothing has changed.
-    ///
-    /// `limit` is that of a new queue, until [`Queues::set_share`] changes it.
     pub(crate) fn open<'n>(
         &mut self,
         sort_key: u64,
-        limit: Capacity,
         set: impl FnOnce() -> Option<&'n Node<K>>,
     ) -> Result<Option<&'n Node<K>>, OutOfMemory> {
         let vacancy = self.shard.queues.reserve(sort_key)?;
@@ -239,7 +236,7 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         if let Some(node) = node {
             vacancy.insert(KeyQueue {
                 node: node.into(),
-                queue: Queue::new(limit),
+                queue: Queue::default(),
             });
         }
         Ok(node)

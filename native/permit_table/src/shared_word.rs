@@ -152,11 +152,6 @@ impl CountSeen {
         is_allowed.then_some(in_use)
     }
 
-    /// Whether the key has a queue. The key is not dead.
-    pub(crate) fn has_waiters(self) -> bool {
-        self.0 & WAITERS != 0
-    }
-
     /// The capacity that was passed last for a shared key.
     pub(crate) fn passed(self) -> Option<Capacity> {
         let passed = self.0 >> (2 * BITS) & PART;

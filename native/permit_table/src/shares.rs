@@ -26,10 +26,10 @@ pub struct ShareUse {
     pub in_use: u64,
     /// Requests that wait.
     pub waiting: usize,
-    /// How many more permits these need, without those older than the first that needs no more than the limit. Not
-    /// right before a queue is settled ([`Table::set_share`]).
+    /// How many more permits these need. The first of them that needs no more than the limit counts, and all behind it.
+    /// Wrong until the queue is settled ([`Table::set_share`]).
     pub need: u64,
-    /// How many permits that first one needs in all, or 0.
+    /// How many permits that first one needs in all, or 0 if there is none.
     pub next: u64,
     /// Whether a call was refused since the last [`Table::take_share`].
     pub was_refused: bool,
@@ -38,7 +38,7 @@ pub struct ShareUse {
 impl<K: Key, N: Notice> Table<K, N> {
     /// Acquires permits of the share of a shared key for `holder`: all that are demanded, or none. Returns `None` if
     /// the agent has set another capacity than that of the demand, or the key is not shared. Then nothing has
-    /// changed, and the agent must be told.
+    /// changed, and the caller must tell the agent its capacity.
     ///
     /// A refusal sets a mark for [`Table::take_share`], unless the demand is above the capacity. `watch` is as for
     /// [`Table::acquire`].
@@ -81,13 +81,16 @@ impl<K: Key, N: Notice> Table<K, N> {
     }
 
     /// Gives this table a share of a key: any number, also below the number of permits in use. These stay in use. The
-    /// key is inserted if needed; then it is shared. The key must never be passed to [`Table::acquire`],
-    /// [`Table::wait`] or [`Table::resize`].
+    /// key is inserted if needed; then it is shared. The caller must never pass it to [`Table::acquire`] or
+    /// [`Table::resize`], or to [`Table::wait`] without [`WaitRequest::is_shared`].
     ///
-    /// A waiter loses the permits that it has collected. Grants waiters for at most 50 µs. Returns the number of
-    /// permits in use, and true if no other waiter can be granted. If false, [`Table::settle`] must be called until
-    /// it returns true; meanwhile callers can overtake the waiters. At most this number, or the share if that is
-    /// larger, is in use until the next call.
+    /// A waiter loses the permits that it has collected. Then the call grants waiters for at most 50 µs. It returns the
+    /// number of permits in use, and true if no other waiter can be granted. If it returns false, call
+    /// [`Table::settle`] until that returns true. Until then, other callers can overtake the waiters.
+    ///
+    /// At most the returned number of permits, or the share if that is larger, is in use until the next call.
+    ///
+    /// [`WaitRequest::is_shared`]: crate::WaitRequest::is_shared
     ///
     /// # Errors
     /// [`OutOfMemory`], if the key is inserted. Then nothing has changed.
@@ -123,15 +126,11 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// What the table has and needs of a shared key: `None` if it has no such key. Clears the mark of a refusal.
     ///
     /// # Cost
-    /// 0.1 µs, and a lock if requests wait.
+    /// 0.1 µs: a lock.
     pub fn take_share<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> Option<ShareUse> {
-        let (node, mut seen) = self.keys.get_with_word(pin, self.sort_key(query), query)?;
-        seen.share()?;
+        let node = self.keys.get(pin, self.sort_key(query), query)?;
         let was_refused = node.count.take_refusal();
-        let (mut waiting, mut need, mut next) = (0, 0, 0);
-        if seen.has_waiters() {
-            (seen, waiting, (need, next)) = self.queues.need_of(node);
-        }
+        let (seen, waiting, (need, next)) = self.queues.need_of(node);
         Some(ShareUse {
             share: seen.share()?,
             passed: seen.passed(),

@@ -29,6 +29,8 @@ pub enum Waited {
     Full,
     /// The table closes. Nothing has changed.
     Closed,
+    /// The key is not shared, or the agent has set another capacity than that of the demand. Nothing has changed.
+    Declare,
 }
 
 /// A request that may wait.
@@ -36,6 +38,9 @@ pub enum Waited {
 pub struct WaitRequest<N> {
     /// The permits and the capacity.
     pub demand: Demand,
+    /// Whether it is for permits of the share of a shared key. A new queue has no limit before [`Table::set_share`] is
+    /// called again.
+    pub is_shared: bool,
     /// The most requests that may wait for the key before this one.
     pub max_waiting: usize,
     /// Finds the request when it is cancelled: any number that the caller can compute again.
@@ -82,56 +87,26 @@ impl<K: Key, N: Notice> Table<K, N> {
         watch: impl FnOnce() -> Result<(), E>,
         context: N::Context<'_>,
     ) -> Result<Waited, E> {
-        let waited = self.wait_for::<_, _, false>(pin, holder, query, request, watch, context)?;
-        Ok(waited.expect("only a shared key can have another capacity"))
-    }
-
-    /// As [`Table::wait`], for permits of the share of a shared key. Returns `None` if the key is not shared, or the
-    /// agent has set another capacity. Then nothing has changed.
-    ///
-    /// The first request of a queue makes the capacity the limit, until [`Table::set_share`] is called again.
-    pub fn wait_shared<Q: Query<K>, E: From<OutOfMemory>>(
-        &self,
-        pin: &Pin,
-        holder: Holder,
-        query: &Q,
-        request: WaitRequest<N>,
-        watch: impl FnOnce() -> Result<(), E>,
-        context: N::Context<'_>,
-    ) -> Result<Option<Waited>, E> {
-        self.wait_for::<_, _, true>(pin, holder, query, request, watch, context)
-    }
-
-    fn wait_for<Q: Query<K>, E: From<OutOfMemory>, const IS_SHARED: bool>(
-        &self,
-        pin: &Pin,
-        holder: Holder,
-        query: &Q,
-        request: WaitRequest<N>,
-        watch: impl FnOnce() -> Result<(), E>,
-        context: N::Context<'_>,
-    ) -> Result<Option<Waited>, E> {
         let mut demand = request.demand;
-        // Of the lane, and of the queue.
-        let (mut capacity, mut limit) = (demand.capacity, Capacity::MAX);
-        if IS_SHARED {
+        let mut capacity = demand.capacity;
+        if request.is_shared {
             demand.capacity = demand.capacity.of_shared();
-            (capacity, limit) = (Capacity::SHARED, demand.capacity);
+            capacity = Capacity::SHARED;
         }
         let sort_key = self.sort_key(query);
         let find = || self.keys.get(pin, sort_key, query);
         let refusal = |guard: &QueueGuard<'_, K, N>, found: Option<&Node<K>>| {
             if guard.is_closed() {
-                return Some(Some(Waited::Closed));
+                return Some(Waited::Closed);
             }
             // Only a call that has this lock can set another one.
             let has_passed = |node: &Node<K>| node.count.read().has_passed(demand.capacity);
-            if IS_SHARED && !found.is_some_and(has_passed) {
-                return Some(None);
+            if request.is_shared && !found.is_some_and(has_passed) {
+                return Some(Waited::Declare);
             }
-            let is_above = IS_SHARED && !demand.is_satisfiable();
+            let is_above = request.is_shared && !demand.is_satisfiable();
             let is_full = is_above || guard.is_full(found, capacity, request.max_waiting);
-            is_full.then_some(Some(Waited::Full))
+            is_full.then_some(Waited::Full)
         };
         let slot = match self.holders.find(holder) {
             Some(slot) => slot,
@@ -152,21 +127,17 @@ impl<K: Key, N: Notice> Table<K, N> {
             }
             let opened = match found {
                 Some(node) if guard.has_queue(node) => Some(node),
-                Some(node) => {
-                    guard.open(sort_key, limit, || node.count.set_waiters().then_some(node))?
-                }
+                Some(node) => guard.open(sort_key, || node.count.set_waiters().then_some(node))?,
                 None => {
                     let made = match new.take() {
                         Some(made) => made,
                         None => NewNode::with(PermitCount::with_waiters(), query, sort_key)?,
                     };
-                    guard.open(sort_key, limit, || {
-                        match self.keys.insert(pin, query, made) {
-                            Ok(node) => Some(node),
-                            Err(returned) => {
-                                new = Some(returned);
-                                None
-                            }
+                    guard.open(sort_key, || match self.keys.insert(pin, query, made) {
+                        Ok(node) => Some(node),
+                        Err(returned) => {
+                            new = Some(returned);
+                            None
                         }
                     })?
                 }
@@ -182,13 +153,13 @@ impl<K: Key, N: Notice> Table<K, N> {
             number: None,
         };
         // WAITERS is set by now (P12).
-        let acquire = |count: &PermitCount| match IS_SHARED {
+        let acquire = |count: &PermitCount| match request.is_shared {
             false => count.acquire(demand),
             true => count.acquire_shared(demand),
         };
         let acquired = self.acquire_node(slot, node, demand.permits, acquire)?;
         if let Some(Acquired::Permit(in_use)) = acquired {
-            return Ok(Some(Waited::Permit(in_use)));
+            return Ok(Waited::Permit(in_use));
         }
         slot.overflow_or_new()?;
         let waiter = Waiter {
@@ -201,7 +172,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         };
         joining.number = joining.guard.push(node, capacity, waiter)?;
         if joining.number.is_none() {
-            return Ok(Some(Waited::Full));
+            return Ok(Waited::Full);
         }
         // It was refused above, and the count has not decreased since. So this can only collect, or pass it over.
         let mut nothing = Undistributed { node, permits: 0 };
@@ -210,7 +181,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         if !is_settled {
             self.queues.settle_locked(guard, &mut nothing, context);
         }
-        Ok(Some(Waited::Waiting))
+        Ok(Waited::Waiting)
     }
 
     /// Ends a request of `holder` that waits: one with this hash whose notice `is_it` accepts. Returns when it began to

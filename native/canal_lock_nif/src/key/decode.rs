@@ -2,7 +2,8 @@
 //!
 //! Decoding does not recurse, because the stack overflow of a deep key would end the VM (P9).
 
-use super::encoding::{tag, tag_and_size, Namespace};
+use super::encoding::{tag, tag_and_size};
+use super::namespace::Namespace;
 use super::stored_key::{Form, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use permit_table::{reserve, OutOfMemory};

@@ -16,19 +16,13 @@
 //! | a larger integer; a pid or port of another node; a bitstring | `EXTERNAL` and the length, the external format |
 //! | a reference, a fun, a native record | `OPAQUE`, a hash. The term is compared too: the words do not determine it |
 //!
-//! A key of the shared namespace has another first word ([`Namespace`]).
+//! A key of the shared namespace has another first word (`namespace.rs`).
 //!
-//! A size is stored above the tag, in the same word. Bytes are padded with zeros to whole words. No tag has both of its
-//! lowest bits set. So an encoding determines its own length, and no encoding is a prefix of another.
+//! A size is stored above the tag, in the same word. Bytes are padded with zeros to whole words. Both lowest bits of a
+//! tag are 0. So an encoding determines its own length, and no encoding is a prefix of another.
 //!
 //! The VM iterates over equal maps in the same order as long as it runs. Its own hash relies on that
 //! (`make_internal_hash`, "We rely on key-value iteration order being constant for identical maps").
-
-use rustler::{Decoder, Error, NifResult, Term};
-
-mod atoms {
-    rustler::atoms! { local, shared }
-}
 
 /// The lowest byte of the first word of an encoding that does not begin with the term's machine word.
 pub(super) mod tag {
@@ -49,63 +43,6 @@ pub(super) mod tag {
 }
 
 const TAG_BITS: u32 = 8;
-
-/// As [`crate::make_atoms`], those of this file.
-pub(crate) fn make_atoms() {
-    atoms::local();
-}
-
-/// The namespace of a key. Equal terms in different namespaces are different keys.
-///
-/// The two lowest bits of the first word of an encoding are equal: both are 1 in an immediate, and 0 in a tag. In
-/// the first word of a shared key, the second lowest bit is flipped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Namespace {
-    /// Keys of `canal_lock`.
-    Local,
-    /// Keys of which this node has a share (`canal_lock_cluster`).
-    Shared,
-}
-
-/// Not derived: that asks the VM whether the term is an atom.
-impl Decoder<'_> for Namespace {
-    fn decode(term: Term<'_>) -> NifResult<Self> {
-        match term.as_c_arg() {
-            word if word == atoms::local().as_c_arg() => Ok(Namespace::Local),
-            word if word == atoms::shared().as_c_arg() => Ok(Namespace::Shared),
-            _ => Err(Error::BadArg),
-        }
-    }
-}
-
-impl Namespace {
-    pub(crate) const fn shared_if(is_shared: bool) -> Self {
-        if is_shared {
-            Namespace::Shared
-        } else {
-            Namespace::Local
-        }
-    }
-
-    /// Changes the first word of an encoding of the local namespace to that of this one, or back.
-    #[inline(always)]
-    pub(super) const fn flip(self, first: u64) -> u64 {
-        match self {
-            Namespace::Local => first,
-            Namespace::Shared => first ^ 0b10,
-        }
-    }
-
-    /// The namespace of an encoding with this first word.
-    #[inline(always)]
-    pub(super) const fn of(first: u64) -> Self {
-        if (first ^ first >> 1) & 1 == 0 {
-            Namespace::Local
-        } else {
-            Namespace::Shared
-        }
-    }
-}
 
 /// A tag with a size above it.
 #[inline(always)]

@@ -1,8 +1,8 @@
 //! Handles on interned keys, by which a call with a long key is repeated on a normal scheduler.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::Namespace;
 use super::interned::{self, Interned};
+use super::namespace::Namespace;
 use super::{reader::ReadMode, walk::with_verified_encoding};
 use crate::enif::{CallEnv, ErlNifTerm};
 use crate::error::{contain_panic, CallError};

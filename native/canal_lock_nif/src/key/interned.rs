@@ -19,8 +19,9 @@
 //! A panic under the lock (a bug in this library) unlocks it, and leaves at most one entry without a key.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{tag, Namespace};
+use super::encoding::tag;
 use super::large_key::LargeKey;
+use super::namespace::Namespace;
 use parking_lot::Mutex;
 use permit_table::{inject, reserve, OutOfMemory, SortedList};
 use std::sync::{Arc, LazyLock, Weak};

@@ -1,7 +1,7 @@
 //! Keys on the heap: those that do not fit into a table's node, and those that their words do not determine.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::Namespace;
+use super::namespace::Namespace;
 use crate::enif::{ErlNifTerm, TermCopy};
 use permit_table::{reserve_exact, OutOfMemory};
 

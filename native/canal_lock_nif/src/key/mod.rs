@@ -34,13 +34,14 @@ mod handle;
 mod inline_vec;
 pub(crate) mod interned;
 mod large_key;
+pub(crate) mod namespace;
 mod optimistic;
 mod reader;
 mod stored_key;
 mod walk;
 
 pub(crate) use encoded_term::EncodedTerm;
-pub(crate) use encoding::{make_atoms, Namespace};
 pub(crate) use handle::with_key;
+pub(crate) use namespace::Namespace;
 pub(crate) use optimistic::{with_optimistic_encoding, OptimisticCall, WholeTerm};
 pub(crate) use stored_key::StoredKey;

@@ -13,7 +13,8 @@
 //! So if the table has the key, the encoding is right. If not, the call starts again with a verified encoding.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{last_word, looks_immediate, tag, with_size, Namespace};
+use super::encoding::{last_word, looks_immediate, tag, with_size};
+use super::namespace::Namespace;
 use super::reader::{Part, ReadMode, Reader};
 use super::stored_key::{Form, OnHeap, StoredKey};
 use crate::enif::{self, CallEnv, ErlNifTerm};
@@ -25,6 +26,7 @@ use equivalent::Equivalent;
 pub(crate) trait OptimisticCall {
     type Answer;
 
+    /// Of the key. A constant, so that it costs nothing.
     const NAMESPACE: Namespace;
 
     /// Makes the call if the table has the key.

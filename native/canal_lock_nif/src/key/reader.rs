@@ -2,8 +2,9 @@
 //! others.
 
 use super::encoded_term::{seed, EncodedTerm};
-use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size, Namespace};
+use super::encoding::{last_word, looks_immediate, looks_like_list, tag, with_size};
 use super::inline_vec::InlineVec;
+use super::namespace::Namespace;
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;
 use rustler::schedule::consume_timeslice;
@@ -123,6 +124,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What was read, as a key of a namespace. To be called once: a second call would change the first word back.
     #[inline(always)]
     pub(super) fn encoded(&mut self, namespace: Namespace, root: ErlNifTerm) -> EncodedTerm<'_> {
         if let [first, ..] = self.words.values_mut() {

@@ -1,7 +1,8 @@
 //! The keys that tables and records of proxies own.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{tag, Namespace};
+use super::encoding::tag;
+use super::namespace::Namespace;
 use super::{interned::Interned, large_key::LargeKey};
 use equivalent::Equivalent;
 use permit_table::{Key, OutOfMemory, Query};

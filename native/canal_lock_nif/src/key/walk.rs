@@ -1,7 +1,8 @@
 //! Reads terms of any depth in one pass: tuples, lists and maps, with everything inside them.
 
 use super::encoded_term::EncodedTerm;
-use super::encoding::{tag, with_size, Namespace};
+use super::encoding::{tag, with_size};
+use super::namespace::Namespace;
 use super::reader::{Part, ReadMode, Reader, Rest};
 use crate::enif::{self, CallEnv, ErlNifTerm};
 use crate::error::CallError;

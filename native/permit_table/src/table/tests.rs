@@ -597,6 +597,7 @@ impl Scene {
     ) -> Result<Waited, OutOfMemory> {
         let ask = WaitRequest {
             demand,
+            is_shared: false,
             max_waiting: usize::MAX,
             request_hash: request / 2,
             now: request,
@@ -984,6 +985,7 @@ fn p13_totals_count_the_end_of_a_request_before_its_message() {
     for request_hash in 0..3 {
         let ask = WaitRequest {
             demand: one(),
+            is_shared: false,
             max_waiting: usize::MAX,
             request_hash,
             now: 300,
@@ -1113,14 +1115,15 @@ fn p9_failure_anywhere_in_a_call_for_a_shared_key_loses_nothing() {
     fn wait(table: &Table<u64, Letter>, inbox: &Inbox, permits: u64) -> Result<(), OutOfMemory> {
         let ask = WaitRequest {
             demand: demand(permits, 4),
+            is_shared: true,
             max_waiting: usize::MAX,
             request_hash: permits,
             now: 0,
             notice: Letter(permits, inbox.clone()),
         };
         let watch = || Ok::<(), OutOfMemory>(());
-        let waited = table.wait_shared(&pin(), holder(9, 9), &KEY, ask, watch, ())?;
-        assert_eq!(waited, Some(Waited::Waiting));
+        let waited = table.wait(&pin(), holder(9, 9), &KEY, ask, watch, ())?;
+        assert_eq!(waited, Waited::Waiting);
         Ok(())
     }
     let calls: [(bool, Call); 5] = [

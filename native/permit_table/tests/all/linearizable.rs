@@ -477,7 +477,7 @@ fn perform(table: &Table<Name>, seed: u64, stage: &Stage, call: Call) -> Answer 
             match wait(table, holder, key, ask) {
                 Waited::Permit(out) => Answer::Permit(out),
                 Waited::Waiting => Answer::Waits,
-                Waited::Full | Waited::Closed => panic!("the table is open, and has no limit"),
+                answer => panic!("{answer:?}: the table is open, and has no limit"),
             }
         }
         What::Cancel { request } => Answer::Cancelled(cancel(table, holder, request)),

@@ -173,12 +173,12 @@ fn play(calls: Vec<Call>) {
                 capacity,
             } => {
                 let expected = match model.acquire(of, permits, capacity) {
-                    Some(Acquired::Permit(in_use)) => Some(Waited::Permit(in_use)),
-                    Some(Acquired::Full) if permits > capacity => Some(Waited::Full),
+                    Some(Acquired::Permit(in_use)) => Waited::Permit(in_use),
+                    Some(Acquired::Full) if permits > capacity => Waited::Full,
                     Some(Acquired::Full) => {
                         let holder = of;
                         if model.queue.is_empty() {
-                            model.limit = capacity;
+                            model.limit = u64::MAX;
                         }
                         let collected = 0;
                         model.queue.push(Waiter {
@@ -188,9 +188,9 @@ fn play(calls: Vec<Call>) {
                             collected,
                         });
                         model.is_used = true;
-                        Some(Waited::Waiting)
+                        Waited::Waiting
                     }
-                    None => None,
+                    None => Waited::Declare,
                 };
                 let ask = ask(&mailbox, request, demand(permits, capacity));
                 assert_eq!(wait_shared(&table, holder(of), KEY, ask), expected);
@@ -368,8 +368,8 @@ fn cp1_storm_of_changes() {
             request += 1;
             let has_permits =
                 match wait_shared(&table, me, KEY, ask(&mailbox, request, demand(permits, 4))) {
-                    Some(Waited::Permit(_)) => true,
-                    Some(Waited::Waiting) => {
+                    Waited::Permit(_) => true,
+                    Waited::Waiting => {
                         (0..dice.roll(300)).for_each(|_| std::hint::spin_loop());
                         !cancel(&table, me, request)
                     }
@@ -398,7 +398,7 @@ fn largest_share_and_limit() {
             Some(Acquired::Full)
         );
         let never = wait_shared(&table, holder(1), KEY, ask(&Mailbox::default(), 1, more));
-        assert_eq!(never, Some(Waited::Full));
+        assert_eq!(never, Waited::Full);
         assert!(!share(&table, KEY).unwrap().was_refused);
         let of = demand(Share::MAX, large);
         assert_eq!(
@@ -416,7 +416,7 @@ fn largest_share_and_limit() {
             KEY,
             ask(&Mailbox::default(), 1, demand(1, large)),
         );
-        assert_eq!(waited, Some(Waited::Waiting));
+        assert_eq!(waited, Waited::Waiting);
         let pin = pin();
         // Nothing is passed.
         let limit = Capacity::of(large, 1);
@@ -434,16 +434,6 @@ fn largest_share_and_limit() {
     }
 }
 
-/// The key is not shared: its queue is not looked at.
-#[test]
-fn take_share_of_another_key() {
-    let (table, mailbox, large) = (Table::new(8).unwrap(), Mailbox::default(), 1 << 40);
-    acquire_many(&table, holder(1), KEY, demand(1, large)).unwrap();
-    let ask = ask(&mailbox, 1, demand(large, large));
-    assert_eq!(wait(&table, holder(2), KEY, ask), Waited::Waiting);
-    assert_eq!(share(&table, KEY), None);
-}
-
 /// The same share again changes nothing for a queue, also if it has more requests than one piece passes over.
 #[test]
 fn same_share_again() {
@@ -451,17 +441,11 @@ fn same_share_again() {
     set_share(&table, KEY, 0, 3);
     for request in 0..300 {
         let ask = ask(&mailbox, request, demand(3, 3));
-        assert_eq!(
-            wait_shared(&table, holder(1), KEY, ask),
-            Some(Waited::Waiting)
-        );
+        assert_eq!(wait_shared(&table, holder(1), KEY, ask), Waited::Waiting);
     }
     assert_eq!(set_share(&table, KEY, 1, 2), 0);
     let ask = ask(&mailbox, 300, demand(2, 2));
-    assert_eq!(
-        wait_shared(&table, holder(2), KEY, ask),
-        Some(Waited::Waiting)
-    );
+    assert_eq!(wait_shared(&table, holder(2), KEY, ask), Waited::Waiting);
     let same = Share::new(1, Some(Capacity::of(2, 1)), Capacity::of(2, 1));
     assert_eq!(
         table.set_share(&pin(), &NameQuery(KEY), &same, ()),

@@ -573,7 +573,7 @@ fn p13_closing_ends_requests_that_begin_to_wait() {
                 ) {
                     Waited::Waiting => waited += 1,
                     Waited::Closed | Waited::Permit(_) => {}
-                    Waited::Full => panic!("there is no limit"),
+                    Waited::Full | Waited::Declare => panic!("there is no limit"),
                 }
                 if dice.roll(4) == 0 {
                     cancelled += u64::from(cancel(&table, me, request));

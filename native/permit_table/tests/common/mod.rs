@@ -304,6 +304,7 @@ pub fn ask(mailbox: &Mailbox, request: u64, demand: Demand) -> WaitRequest<Mail>
     let mailbox = mailbox.clone();
     WaitRequest {
         demand,
+        is_shared: false,
         max_waiting: usize::MAX,
         request_hash: request / 2,
         now: request,
@@ -397,10 +398,10 @@ pub fn acquire_shared(table: &Table, holder: Holder, key: u64, of: Demand) -> Op
     acquired.unwrap()
 }
 
-pub fn wait_shared(table: &Table, of: Holder, key: u64, ask: WaitRequest<Mail>) -> Option<Waited> {
-    let watch = || Ok::<(), OutOfMemory>(());
-    let waited = table.wait_shared(&pin(), of, &NameQuery(key), ask, watch, ());
-    waited.unwrap()
+/// As [`wait`], for permits of a share.
+pub fn wait_shared(table: &Table, holder: Holder, key: u64, ask: WaitRequest<Mail>) -> Waited {
+    let is_shared = true;
+    wait(table, holder, key, WaitRequest { is_shared, ..ask })
 }
 
 /// The death of a holder, reported after its pid is free.

@@ -27,7 +27,7 @@ impl Sharing {
         acquire_shared(&self.table, holder(process), KEY, demand(1, LIMIT))
     }
 
-    fn wait(&self, process: u64, permits: u64) -> Option<Waited> {
+    fn wait(&self, process: u64, permits: u64) -> Waited {
         let ask = ask(
             &self.mail[process as usize],
             process,
@@ -120,7 +120,7 @@ fn cp1_share_is_lowered_during_a_hand_over() {
     model(2, 5, |first| {
         let sharing = Sharing::with_share(1);
         assert_eq!(sharing.acquire(0), Some(Acquired::Permit(1)));
-        assert_eq!(sharing.wait(1, 1), Some(Waited::Waiting));
+        assert_eq!(sharing.wait(1, 1), Waited::Waiting);
         let (released, in_use) = first.two(
             &sharing,
             |s| release(&s.table, holder(0), KEY),
@@ -148,8 +148,8 @@ fn cp4_share_is_raised_during_wait() {
         let sharing = Sharing::with_share(0);
         let (waited, in_use) = first.two(&sharing, |s| s.wait(1, 1), |s| s.set(1));
         match waited {
-            Some(Waited::Permit(1)) => assert_eq!(in_use, 0),
-            Some(Waited::Waiting) => assert_eq!(sharing.told(1), [WaitEnd::Granted(1)]),
+            Waited::Permit(1) => assert_eq!(in_use, 0),
+            Waited::Waiting => assert_eq!(sharing.told(1), [WaitEnd::Granted(1)]),
             _ => panic!("{waited:?}"),
         }
         sharing.assert_held(&[0, 1]);
@@ -162,7 +162,7 @@ fn cp4_share_is_raised_during_wait() {
 fn cp4_share_is_lowered_while_a_collector_leaves() {
     model(2, 5, |first| {
         let sharing = Sharing::with_share(1);
-        assert_eq!(sharing.wait(1, 2), Some(Waited::Waiting));
+        assert_eq!(sharing.wait(1, 2), Waited::Waiting);
         sharing.assert_held(&[0, 1]);
         let (cancelled, in_use) =
             first.two(&sharing, |s| cancel(&s.table, holder(1), 1), |s| s.set(0));
@@ -193,7 +193,7 @@ fn p8_share_is_set_during_the_sweep() {
 fn cp4_caller_does_not_overtake_a_waiter() {
     model(2, 5, |first| {
         let sharing = Sharing::with_share(0);
-        assert_eq!(sharing.wait(1, 1), Some(Waited::Waiting));
+        assert_eq!(sharing.wait(1, 1), Waited::Waiting);
         let (granted, in_use) = first.two(&sharing, |s| s.acquire(0), |s| s.set(1));
         assert_eq!((granted, in_use), (Some(Acquired::Full), 1));
         assert_eq!(sharing.told(1), [WaitEnd::Granted(1)]);

@@ -79,7 +79,7 @@ impl Waiting {
             Waited::Permit(out) => ends.push(WaitEnd::Granted(out)),
             Waited::Closed => ends.push(WaitEnd::Closed),
             Waited::Waiting => {}
-            Waited::Full => panic!("nothing limits the number of requests"),
+            Waited::Full | Waited::Declare => panic!("nothing limits the number of requests"),
         }
         assert_eq!(ends.len(), 1, "{ends:?}");
         ends[0]
