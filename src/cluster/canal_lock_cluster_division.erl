@@ -5,8 +5,8 @@
 %% node that has waited longest gets a permit above the level, or as many as its oldest waiter needs. It keeps them
 %% until its turn ends, as the caller decides.
 %%
-%% A node whose oldest waiter needs more than the level, and more than is left, would wait for ever. So when it has
-%% waited for a turn of each other node, the level is lowered for its turn.
+%% A node whose oldest waiter needs more than the level, and more than is left, would never get its permits. So when it
+%% has waited for a turn of each other node, the level is lowered for its turn.
 -module(canal_lock_cluster_division).
 
 -export([divide/4]).

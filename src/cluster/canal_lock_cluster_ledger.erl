@@ -12,7 +12,7 @@
 
 -include("canal_lock_cluster.hrl").
 
--export([new/1, handle/3, silent/1, wake_ms/2, usage/2, status/1]).
+-export([new/1, handle/3, silent/1, wake_ms/2]).
 
 -export_type([ledger/0, event/0, version/0, message/0]).
 
@@ -82,16 +82,12 @@
     due_ms = none :: none | integer()
 }).
 
--record(session, {
-    number :: non_neg_integer(),
-    state :: up | silent | over
-}).
-
 -record(ledger, {
     term :: pos_integer(),
     %% Nodes that have not reported.
     learning = all :: all | #{node() => unknown},
-    sessions = #{} :: #{node() => #session{}},
+    %% Those that are not over.
+    sessions = #{} :: #{node() => {Session :: pos_integer(), up | silent}},
     %% The last question to a node, and the last one that it has answered completely.
     asks = #{} :: #{node() => {Asked :: pos_integer(), Answered :: non_neg_integer()}},
     keys = #{} :: #{canal_lock:key() => #key{}},
@@ -102,8 +98,6 @@
     pass_again = false :: boolean(),
     %% The last number of a row, of a question or of a version.
     number = 0 :: non_neg_integer(),
-    moved = 0 :: non_neg_integer(),
-    recalls = 0 :: non_neg_integer(),
     %% The newest first.
     sets = #{} :: #{node() => [#set{}]},
     questions = [] :: [{node(), pos_integer()}]
@@ -133,8 +127,7 @@ messages(L = #ledger{term = Term, sets = Sets, questions = Questions}) ->
 silent(#ledger{learning = all}) ->
     all;
 silent(#ledger{learning = Learning, sessions = Sessions}) ->
-    maps:to_list(Learning) ++
-        [{Node, Number} || {Node, #session{number = Number, state = silent}} <- maps:to_list(Sessions)].
+    maps:to_list(Learning) ++ [{Node, Session} || {Node, {Session, silent}} <- maps:to_list(Sessions)].
 
 %% How long to wait for the event `step'.
 -spec wake_ms(Now_ms :: integer(), ledger()) -> timeout().
@@ -145,29 +138,6 @@ wake_ms(Now_ms, #ledger{due = Due, pass = none}) ->
     end;
 wake_ms(_, _) ->
     0.
-
--spec usage(canal_lock:key(), ledger()) -> map().
-usage(Key, L = #ledger{keys = Keys}) ->
-    #key{limit = Limit, rows = Rows} = maps:get(Key, Keys, #key{}),
-    Live = live(Rows, L),
-    Of = fun(_, #row{share = Share, in_use = InUse, waiting = Waiting}) ->
-        #{share => Share, in_use => InUse, waiting => Waiting}
-    end,
-    #{
-        limit => Limit,
-        in_use => lists:sum([InUse || #row{in_use = InUse} <- maps:values(Live)]),
-        waiting => lists:sum([Waiting || #row{waiting = Waiting} <- maps:values(Live)]),
-        nodes => maps:map(Of, Live),
-        silent => [Node || {Node, _} <- named(silent(L))]
-    }.
-
--spec status(ledger()) -> map().
-status(L = #ledger{term = Term, keys = Keys, moved = Moved, recalls = Recalls}) ->
-    Silent = [Node || {Node, _} <- named(silent(L))],
-    #{term => Term, keys => map_size(Keys), waits_for => Silent, moved => Moved, recalls => Recalls}.
-
-named(all) -> [];
-named(Silent) -> Silent.
 
 %%% Sessions
 
@@ -180,15 +150,12 @@ event({hello, _, _}, _, L = #ledger{learning = all}) ->
     L;
 event({hello, Node, Session}, _, L = #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := #session{number = Last, state = State}} when Session < Last; Session =:= Last, State =:= over -> L;
-        #{Node := S = #session{number = Session}} ->
-            ask(Node, L#ledger{sessions = Sessions#{Node := S#session{state = up}}});
-        #{} ->
-            ask(Node, L)
+        #{Node := {Session, _}} -> ask(Node, L#ledger{sessions = Sessions#{Node := {Session, up}}});
+        #{} -> ask(Node, L)
     end;
 event({down, Node}, _, L = #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := S = #session{state = up}} -> L#ledger{sessions = Sessions#{Node := S#session{state = silent}}};
+        #{Node := {Session, up}} -> L#ledger{sessions = Sessions#{Node := {Session, silent}}};
         #{} -> L
     end;
 event({have, Node, Term, Session, Haves}, Now_ms, L = #ledger{term = Term}) ->
@@ -199,14 +166,9 @@ event({have, Node, Term, Session, Haves}, Now_ms, L = #ledger{term = Term}) ->
 event({report, Node, Term, Session, Ask, Haves, IsLast}, Now_ms, L = #ledger{term = Term, asks = Asks}) ->
     case Asks of
         #{Node := {Ask, _}} ->
-            case begin_session(Node, Session, L) of
-                none -> L;
-                Begun ->
-                    Reported = lists:foldl(
-                        fun(Have, To) -> reported(Node, Session, Have, Now_ms, To) end, Begun, Haves
-                    ),
-                    report_end(IsLast, Node, Ask, Reported)
-            end;
+            Begun = L#ledger{sessions = (L#ledger.sessions)#{Node => {Session, up}}},
+            Reported = lists:foldl(fun(Have, To) -> reported(Node, Session, Have, Now_ms, To) end, Begun, Haves),
+            report_end(IsLast, Node, Ask, Reported);
         #{} ->
             L
     end;
@@ -225,20 +187,8 @@ ask(Node, L = #ledger{asks = Asks, number = Number, questions = Questions}) ->
 
 is_current(Node, Session, #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := #session{number = Session, state = State}} -> State =/= over;
+        #{Node := {Session, _}} -> true;
         #{} -> false
-    end.
-
-%% A share of a session that this allocator does not know is not counted: its lock was not held when the list was made,
-%% or it would be on it. So that session is over, or this allocator has given the share.
-begin_session(Node, Session, L = #ledger{sessions = Sessions}) ->
-    New = L#ledger{sessions = Sessions#{Node => #session{number = Session, state = up}}},
-    case Sessions of
-        #{Node := #session{number = Session, state = over}} -> none;
-        #{Node := #session{number = Session}} -> New;
-        #{Node := #session{number = Last}} when Session < Last -> none;
-        #{Node := _} -> start_pass(New);
-        #{} -> New
     end.
 
 report_end(false, _, _, L) ->
@@ -251,17 +201,15 @@ learned(Node, L = #ledger{learning = Learning}) ->
 
 over({Node, unknown}, L = #ledger{learning = Learning}) when is_map_key(Node, Learning) ->
     start_pass(learned(Node, L));
-over({Node, Number}, L = #ledger{sessions = Sessions}) ->
+over({Node, Session}, L = #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := S = #session{number = Number, state = silent}} ->
-            start_pass(L#ledger{sessions = Sessions#{Node := S#session{state = over}}});
-        #{} ->
-            L
+        #{Node := {Session, silent}} -> start_pass(L#ledger{sessions = maps:remove(Node, Sessions)});
+        #{} -> L
     end.
 
 session(Node, #ledger{sessions = Sessions}) ->
-    #{Node := #session{number = Number}} = Sessions,
-    Number.
+    #{Node := {Session, _}} = Sessions,
+    Session.
 
 live(Rows, L) ->
     maps:filter(fun(Node, #row{session = Session}) -> is_current(Node, Session, L) end, Rows).
@@ -279,7 +227,8 @@ reported(Node, Session, H, Now_ms, L = #ledger{learning = Learning}) ->
 have(Node, Session, H, Now_ms, L) ->
     K = with_limit(H, key(H#have.key, L)),
     case row(Node, Session, K) of
-        %% Its report follows.
+        %% The share of a session that this allocator does not know, or its report follows. If the lock of the session
+        %% had been held when the list was made, the list would have it. So an unknown session is over.
         none when H#have.share > 0 -> L;
         none -> confirmed(Node, H, new_row(Session, H), K, Now_ms, L);
         Row -> confirmed(Node, H, Row, K, Now_ms, L)
@@ -308,6 +257,7 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
         seen = max(Number, Row#row.seen),
         ask = case Number =:= Row#row.number of true -> Asked; false -> Row#row.ask end
     },
+    %% A node never has more than the ledger says.
     Returned = case Number =:= Row#row.number of
         true when Share =< Row#row.share -> Row#row.share - Share;
         false -> 0
@@ -317,11 +267,9 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
     {Key2, L1} = declare(Node, Declared, Key1, L),
     forget_or_divide(Key, Node, Key2, Now_ms, L1).
 
-%% The turn ends when nothing is needed, or `TURN_MS' after the node has confirmed it.
+%% The turn ends `TURN_MS' after the node has confirmed it.
 turn(Row = #row{turn = none}, _) ->
     Row;
-turn(Row = #row{need = 0}, _) ->
-    Row#row{turn = none};
 turn(Row = #row{turn = {Amount, unconfirmed}, share = Share, number = Number, seen = Number}, Now_ms) when
     Share >= Amount
 ->
@@ -429,20 +377,21 @@ divide(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) -
     ]),
     IsRecall = Lacking > max(Free, 0) orelse Free < 0,
     IsNews = Was =/= K#key.contended,
-    Oldest = lists:sort(fun({_, A}, {_, B}) -> order(A) =< order(B) end, maps:to_list(Begun)),
-    {Changed, L1} = lists:foldl(
-        fun({Node, Row}, {To, Into}) -> give(Key, Node, Row, maps:get(Node, Targets), IsRecall, IsNews, To, Into) end,
-        {K, L},
+    Oldest = lists:sort(fun({_, #row{since = A}}, {_, #row{since = B}}) -> A =< B end, maps:to_list(Begun)),
+    {Changed, _, L1} = lists:foldl(
+        fun({Node, Row}, {To, Left, Into}) ->
+            Wanted = maps:get(Node, Targets),
+            More = case Row#row.need of 0 -> 0; _ -> max(0, min(Wanted - Row#row.share, Left)) end,
+            {Given, Sent} = give(Key, Node, Row, Wanted, More, IsRecall, IsNews, To, Into),
+            {Given, Left - More, Sent}
+        end,
+        {K, Free, L},
         Oldest
     ),
     reschedule(Key, Changed, Now_ms, L1).
 
 amount(none) -> 0;
 amount({Amount, _}) -> Amount.
-
-%% Turns first, then the node that has waited longest.
-order(#row{turn = none, since = Since}) -> {1, Since};
-order(#row{since = Since}) -> {0, Since}.
 
 %% What can be given: during learning, what was returned.
 free(#key{limit = Limit, rows = Rows, returned = Returned}, #ledger{learning = Learning}) ->
@@ -452,13 +401,12 @@ free(#key{limit = Limit, rows = Rows, returned = Returned}, #ledger{learning = L
         _ -> min(Free, Returned)
     end.
 
-give(Key, Node, Row = #row{share = Share, target = Target, need = Need}, Wanted, IsRecall, IsNews, K, L) ->
-    More = min(Wanted - Share, free(K, L)),
+give(Key, Node, Row = #row{share = Share, target = Target}, Wanted, More, IsRecall, IsNews, K, L) ->
     if
-        More > 0, Need > 0 ->
+        More > 0 ->
             set(Key, Node, Row#row{share = Share + More, target = Share + More}, More, K, L);
         Share > Wanted, IsRecall, Target > Wanted ->
-            set(Key, Node, Row#row{target = Wanted}, recall, K, L);
+            set(Key, Node, Row#row{target = Wanted}, 0, K, L);
         Target < Share, Target < Wanted ->
             set(Key, Node, Row#row{target = min(Share, Wanted)}, 0, K, L);
         IsNews, Share > 0; Row#row.version =/= K#key.version ->
@@ -482,15 +430,9 @@ set(Key, Node, Row0, More, K, L = #ledger{sets = Sets}) ->
         contended = Contended,
         declared = Row#row.declared
     },
-    Given = case More of recall -> 0; _ -> More end,
     {
-        (with_row(Node, Row, K))#key{returned = max(0, K#key.returned - Given)},
-        L#ledger{
-            number = Number,
-            sets = Sets#{Node => [Set | maps:get(Node, Sets, [])]},
-            moved = L#ledger.moved + Given,
-            recalls = case More of recall -> L#ledger.recalls + 1; _ -> L#ledger.recalls end
-        }
+        (with_row(Node, Row, K))#key{returned = max(0, K#key.returned - More)},
+        L#ledger{number = Number, sets = Sets#{Node => [Set | maps:get(Node, Sets, [])]}}
     }.
 
 %% When the next turn ends.

@@ -1,11 +1,10 @@
-%% @private
-%% The agent of a node as a state machine: what this node has of each shared key, and what it needs. It calls no table,
-%% sends nothing and has no clock; canal_lock_cluster_agent is its process.
+%% @private The agent of a node as a state machine: what this node has of each shared key, and what it needs. It calls
+%% no table, sends nothing and has no clock; canal_lock_cluster_agent is its process.
 %%
 %% The table decides the calls. Its share of a key is what the node may use: the target of the last message of the
-%% allocator, which is at most the share in the ledger. What is above the target and not in use goes back: the node says
-%% what it keeps. In the table, a count at or above the share cannot rise. So what was read after the share was set
-%% bounds what is in use until the share is set again (CP1).
+%% allocator, which is at most the share in the ledger. What is above the target and not in use goes back: the node
+%% reports what it keeps. In the table, a count at or above the share cannot rise. So what was read after the share was
+%% set bounds what is in use until the share is set again (CP1).
 -module(canal_lock_cluster_node).
 
 -include("canal_lock_cluster.hrl").
@@ -50,7 +49,7 @@
     %% The allocator of a node asks for all keys.
     | {ask, node(), Term :: pos_integer(), Ask :: pos_integer()}
     | {set, Term :: pos_integer(), Session :: pos_integer(), [#set{}]}
-    %% A call was refused, or passes another capacity. `From': who waits for the allocator's answer.
+    %% A call was refused, or passes another capacity. `From': the caller, if it waits for the allocator's answer.
     | {want, canal_lock:key(), Capacity :: non_neg_integer(), Permits :: pos_integer(), From :: term() | none}
     %% What the table has, after an effect `read' or `set_share'.
     | {use, canal_lock:key(), canal_lock_nif:share() | none}
@@ -61,7 +60,7 @@
         Passed :: non_neg_integer() | none}
     | {read, canal_lock:key()}
     | {reply, From :: term()}
-    %% Whether calls that are refused need not tell the agent.
+    %% Whether the allocator knows the demand, so that refused calls need not ask.
     | {stands, canal_lock:key(), boolean()}
     | {send, node(), message()}.
 
@@ -89,16 +88,15 @@
     %% The largest call that was refused, and until when it counts.
     wants = 1 :: pos_integer(),
     until_ms :: integer(),
-    %% When the first caller asked, and those who wait for an answer.
+    %% When the first caller asked, and the callers that wait for an answer.
     asked_ms = none :: none | integer(),
     callers = [] :: [term()],
     stands = false :: boolean(),
-    %% Whether the allocator must get a message, the demand that it knows, whether it knows of a waiter, and when that
-    %% was sent.
-    tell = false :: boolean(),
-    told = 0 :: non_neg_integer(),
-    told_waiting = false :: boolean(),
-    told_ms :: integer(),
+    %% Whether the allocator must get a message. The demand in the last one, whether it had a waiter, and when it was
+    %% sent.
+    unsent = false :: boolean(),
+    sent = 0 :: non_neg_integer(),
+    sent_ms :: integer(),
     %% What was used at most since then.
     peak = 0 :: non_neg_integer(),
     peak_ms :: integer(),
@@ -214,7 +212,7 @@ piece(1, {Key, _, Next}, Haves, S) ->
 piece(Left, {Key, _, Next}, Haves, S) ->
     piece(Left - 1, maps:next(Next), row(Key, S) ++ Haves, S).
 
-%% The key as it is now.
+%% The current state of a key, which may be newer than the iterator.
 row(Key, S = #state{keys = Keys}) ->
     [have(Key, K, S) || #{Key := K} <- [Keys]].
 
@@ -251,7 +249,7 @@ set(#set{key = Key, share = Share, target = Target, contended = Contended} = Set
         contended = Contended,
         passed = case IsSeen of true -> element(2, Declared); false -> K0#key.passed end,
         declared = case IsSeen of true -> none; false -> Declared end,
-        tell = true,
+        unsent = true,
         peak = 0,
         peak_ms = Now_ms
     },
@@ -279,7 +277,7 @@ put_key(Key, K, S = #state{keys = Keys}) ->
 
 new_key(Now_ms) ->
     Never_ms = Now_ms - ?IDLE_MS,
-    #key{declared_ms = Never_ms, until_ms = Never_ms, told_ms = Never_ms, peak_ms = Now_ms}.
+    #key{declared_ms = Never_ms, until_ms = Never_ms, sent_ms = Never_ms, peak_ms = Now_ms}.
 
 %%% Callers
 
@@ -306,14 +304,14 @@ want(Key, Capacity, Permits, From, Now_ms, S = #state{keys = Keys}) ->
     effect({read, Key}, Wanted).
 
 declare(Key, Capacity, K, Now_ms, S = #state{declarations = Last}) ->
-    Declared = K#key{declared = {Last + 1, Capacity}, declared_ms = Now_ms, wished = none, tell = true},
+    Declared = K#key{declared = {Last + 1, Capacity}, declared_ms = Now_ms, wished = none, unsent = true},
     put_key(Key, Declared, S#state{declarations = Last + 1}).
 
 %%% What the table has
 
 use(Key, K, none, Now_ms, S) ->
     used(Key, K, {0, none, 0, 0, 0, 0, false}, Now_ms, S);
-%% A new queue has the passed capacity as its limit.
+%% A queue has no limit before this: its requests can need up to the passed capacity.
 use(Key, K = #key{limit = Limit, version = Version}, {_, _, _, _, _, Next, _}, _, S) when
     Next > Limit, Version =/= none
 ->
@@ -328,7 +326,7 @@ used(Key, K0, {Share, _, InUse, Waiting, _, _, WasRefused} = Use, Now_ms, S) ->
     K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, until_ms = Until_ms, wants = Wants},
     case idle(K1#key{peak = max(K1#key.peak, InUse + Need)}, Now_ms) of
         {target, K} when K#key.target < Share -> set_share(Key, K, put_key(Key, K, S));
-        {_, K} -> tell(Key, back(K), Now_ms, S)
+        {_, K} -> send(Key, back(K), Now_ms, S)
     end.
 
 %% How many permits more are needed, and how many the oldest request needs in all.
@@ -349,31 +347,31 @@ idle(K, _) ->
 back(K = #key{given = Given, target = Target, in_use = InUse}) ->
     case min(Given, max(Target, InUse)) of
         Given -> K;
-        Kept -> K#key{given = Kept, tell = true}
+        Kept -> K#key{given = Kept, unsent = true}
     end.
 
-tell(Key, K0 = #key{wished = Wished, declared_ms = Declared_ms, declared = none}, Now_ms, S) when
+send(Key, K0 = #key{wished = Wished, declared_ms = Declared_ms, declared = none}, Now_ms, S) when
     Wished =/= none, Now_ms >= Declared_ms + ?DECLARE_MS
 ->
     Declared = #state{keys = #{Key := K}} = declare(Key, Wished, K0, Now_ms, S),
-    tell(Key, K, Now_ms, Declared);
-tell(Key, #key{given = 0, in_use = 0, need = 0, waiting = 0, declared = none, callers = []} = K, Now_ms, S) when
+    send(Key, K, Now_ms, Declared);
+send(Key, #key{given = 0, in_use = 0, need = 0, waiting = 0, declared = none, callers = []} = K, Now_ms, S) when
     Now_ms >= K#key.until_ms
 ->
     %% The node forgets the key, and so does the allocator.
     Ended = stands(Key, false, put_key(Key, K, S)),
-    Told = Ended#state{haves = [have(Key, K, S) || S#state.allocator =/= none] ++ Ended#state.haves},
-    Told#state{keys = maps:remove(Key, Told#state.keys)};
-tell(Key, K, Now_ms, S) ->
+    Sent = Ended#state{haves = [have(Key, K, S) || S#state.allocator =/= none] ++ Ended#state.haves},
+    Sent#state{keys = maps:remove(Key, Sent#state.keys)};
+send(Key, K, Now_ms, S) ->
     Demand = demand(K),
-    MayTell = Now_ms - K#key.told_ms >= ?TURN_MS,
+    MaySend = Now_ms - K#key.sent_ms >= ?TURN_MS,
     Asked = stands_now(Key, K, Now_ms, S),
-    case K#key.tell orelse MayTell andalso is_news(Demand, K) of
+    case K#key.unsent orelse MaySend andalso is_news(Demand, K) of
         true ->
             #{Key := Now} = Asked#state.keys,
-            Told = Now#key{tell = false, told = Demand, told_waiting = K#key.waiting > 0, told_ms = Now_ms},
-            Haves = [have(Key, Told, S) || S#state.allocator =/= none] ++ Asked#state.haves,
-            schedule(Key, Told, Now_ms, Asked#state{haves = Haves});
+            Sent = Now#key{unsent = false, sent = Demand, sent_ms = Now_ms},
+            Haves = [have(Key, Sent, S) || S#state.allocator =/= none] ++ Asked#state.haves,
+            schedule(Key, Sent, Now_ms, Asked#state{haves = Haves});
         false ->
             schedule(Key, maps:get(Key, Asked#state.keys), Now_ms, Asked)
     end.
@@ -386,16 +384,15 @@ stands_now(Key, K = #key{need = 0, until_ms = Until_ms}, Now_ms, S) when Now_ms 
 stands_now(Key, K, _, S) ->
     put_key(Key, K, S).
 
-%% As it is reported: while the limit is not enough, more than this changes nothing. While it is, what is in use does
-%% not matter.
+%% The demand that the allocator gets. If the limit is not enough, a larger one would not change the division. If it is
+%% enough, the allocator need not know what a node uses that needs nothing.
 demand(#key{in_use = InUse, need = Need, given = Given, contended = true}) -> min(InUse + Need, 2 * Given + 1);
 demand(#key{need = 0}) -> 0;
 demand(#key{in_use = InUse, need = Need}) -> InUse + Need.
 
-is_news(_, #key{waiting = Waiting, told_waiting = Told}) when (Waiting > 0) =/= Told -> true;
-is_news(Demand, #key{told = Told}) when Demand =:= 0; Told =:= 0 -> Demand =/= Told;
-is_news(Demand, #key{told = Told, contended = true}) -> 4 * abs(Demand - Told) > Told;
-is_news(Demand, #key{told = Told}) -> Demand > Told.
+is_news(Demand, #key{sent = Sent}) when Demand =:= 0; Sent =:= 0 -> Demand =/= Sent;
+is_news(Demand, #key{sent = Sent, contended = true}) -> 4 * abs(Demand - Sent) > Sent;
+is_news(Demand, #key{sent = Sent}) -> Demand > Sent.
 
 %%% Reads
 

@@ -1,4 +1,4 @@
-%% What a node does with messages that a random history rarely has, and how soon it tells what changes.
+%% What a node does with messages that a random history rarely has, and how soon it reports what changes.
 -module(canal_lock_cluster_node_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -10,8 +10,17 @@ all_test_() ->
     [
         {"CP1: messages of an allocator with an older term are ignored", fun older_term/0},
         {"CP4: a key with a waiter is kept, although its limit is too low", fun too_low/0},
-        {"CP4: while the limit is not enough, a node tells within 20 ms what it no longer uses", fun released/0},
+        {"CP4: while the limit is not enough, a node reports within 20 ms what it no longer uses", fun released/0},
         {"CP4: the first refused callers wait for 100 ms, later ones not", fun stands/0},
+        {"CP4: after a message of the allocator, refused callers ask again while the limit is enough", fun ask_again/0},
+        {"CP4: a refused call counts for 1 s, and a marked refusal too, unless there is room", fun refused/0},
+        {"CP4: a node needs what the largest refused call needs, and at least half of what it uses", fun needs/0},
+        {"CP4: a demand is sent once in 20 ms", fun once_in_a_turn/0},
+        {"CP4: what must go back is read every 5 ms", fun recall/0},
+        {"a limit below what a waiter needs is set again", fun limit_again/0},
+        {"a capacity that another one follows within 100 ms is declared later", fun declared_later/0},
+        {"a new session greets the allocators again, and after the end of one, too", fun greets/0},
+        {"a report of many keys has pieces, and ends with the allocator", fun pieces/0},
         {"CP3: what a node has not used for 5 s goes back", fun idle/0}
     ].
 
@@ -59,7 +68,8 @@ older_term() ->
 
 too_low() ->
     Node = node_with(db, 0, 2, false),
-    {Effects, Kept} = handle(use(db, 0, 0, 1, 0, 0), 2000, Node),
+    {_, Used} = handle(use(db, 0, 0, 0, 1, 1), 100, Node),
+    {Effects, Kept} = handle(use(db, 0, 0, 1, 0, 0), 2000, Used),
     ?assertMatch([#have{share = 0, need = 0, waiting = 1}], haves(Effects)),
     ?assertEqual(1, canal_lock_cluster_node:keys(Kept)),
     {Last, Forgotten} = handle(use(db, 0, 0, 0, 0, 0), 4000, Kept),
@@ -85,9 +95,97 @@ stands() ->
     {End, _} = handle(use(Key, 0, 0, 0, 0, 0), 1300, Stands),
     ?assertMatch([{stands, Key, false} | _], End).
 
+ask_again() ->
+    Key = db,
+    {_, Refused} = handle({want, Key, 9, 1, first}, node_with(Key, 0, 9, true)),
+    {_, Stands} = handle(use(Key, 0, 0, 0, 0, 0), 100, Refused),
+    Answer = fun(Contended) -> element(1, handle({set, 7, 5, [set(Key, 2, 1, 9, Contended)]}, Stands)) end,
+    ?assertEqual([{set_share, Key, 1, 9, 9}, {stands, Key, false}], Answer(false)),
+    ?assertEqual([{set_share, Key, 1, 9, 9}], Answer(true)).
+
+refused() ->
+    {_, Used} = handle(use(db, 1, 1, 0, 0, 0), 2000, node_with(db, 1, 9, false)),
+    Marked = fun(Share) -> {use, db, {Share, Share, 1, 0, 0, 0, true}} end,
+    {Effects, Wanting} = handle(Marked(1), 3000, Used),
+    ?assertMatch([#have{in_use = 1, need = 1}], haves(Effects)),
+    %% No call is refused any more.
+    ?assertMatch({[], _}, handle(use(db, 1, 1, 0, 0, 0), 3999, Wanting)),
+    ?assertMatch([#have{need = 0}], haves(element(1, handle(use(db, 1, 1, 0, 0, 0), 4000, Wanting)))),
+    ?assertMatch({[], _}, handle(Marked(2), 3000, Used)).
+
+needs() ->
+    Needs = fun(Permits, InUse) ->
+        {_, Used} = handle(use(db, InUse, InUse, 0, 0, 0), 2000, node_with(db, InUse, 99, false)),
+        {_, Large} = handle({want, db, 99, Permits, none}, 2050, Used),
+        {_, Small} = handle({want, db, 99, 1, none}, 2050, Large),
+        {Effects, _} = handle(use(db, InUse, InUse, 0, 0, 0), 2100, Small),
+        [#have{need = Need, next = Next}] = haves(Effects),
+        {Need, Next}
+    end,
+    ?assertEqual([{1, 1}, {5, 5}, {10, 3}], [Needs(1, 0), Needs(5, 2), Needs(3, 20)]).
+
+once_in_a_turn() ->
+    {_, Used} = handle(use(db, 3, 3, 0, 0, 0), 2000, node_with(db, 3, 99, true)),
+    {Sent, Wanting} = handle(use(db, 3, 3, 9, 9, 1), 2020, Used),
+    ?assertMatch([#have{need = 9}], haves(Sent)),
+    ?assertMatch({[], _}, handle(use(db, 3, 1, 1, 0, 1), 2039, Wanting)),
+    ?assertMatch({[_], _}, handle(use(db, 3, 1, 1, 0, 1), 2040, Wanting)).
+
+recall() ->
+    {_, Used} = handle(use(db, 3, 3, 0, 0, 0), 2000, node_with(db, 3, 9, false)),
+    Recall = (set(db, 2, 3, 9, false))#set{target = 1},
+    {[{set_share, db, 1, 9, 9}], Set} = handle({set, 7, 5, [Recall]}, 2000, Used),
+    {Effects, Recalled} = handle(use(db, 1, 3, 0, 0, 0), 2000, Set),
+    ?assertMatch([#have{number = 2, share = 3}], haves(Effects)),
+    ?assertEqual(5, canal_lock_cluster_node:wake_ms(?NOW_MS + 2000, Recalled)),
+    {Back, _} = handle(use(db, 1, 2, 0, 0, 0), 2005, Recalled),
+    ?assertMatch([#have{number = 2, share = 2}], haves(Back)).
+
+limit_again() ->
+    Node = node_with(db, 0, 2, false),
+    ?assertMatch({[{set_share, db, 0, 2, 2}], _}, handle(use(db, 0, 0, 1, 3, 3), Node)).
+
+declared_later() ->
+    New = handles([{session, 5}, {ask, n1, 7, 1}], canal_lock_cluster_node:new()),
+    {[{read, db}], First} = handle({want, db, 5, 1, first}, New),
+    {Sent, Waiting} = handle({use, db, none}, First),
+    ?assertMatch([#have{declared = {1, 5}}], haves(Sent)),
+    %% No limit is known yet, so the second caller waits, too.
+    {[{read, db}], Second} = handle({want, db, 6, 1, second}, 50, Waiting),
+    {Set, Known} = handle({set, 7, 5, [set(db, 1, 1, 5, false)]}, 60, Second),
+    ?assertEqual([{reply, first}, {reply, second}, {set_share, db, 1, 5, 5}], lists:sort(Set)),
+    %% Now the limit in force serves.
+    {Third, Passed} = handle({want, db, 7, 1, third}, 70, Known),
+    ?assertEqual([{set_share, db, 1, 5, 7}, {reply, third}, {read, db}], Third),
+    {Early, Later} = handle(use(db, 1, 1, 0, 0, 0), 99, Passed),
+    ?assertMatch([#have{declared = none}], haves(Early)),
+    {Declared, _} = handle(use(db, 1, 1, 0, 0, 0), 100, Later),
+    ?assertMatch([#have{declared = {2, 7}}], haves(Declared)).
+
+greets() ->
+    Node = node_with(db, 3, 9, false),
+    Allocator = fun(Events) -> canal_lock_cluster_node:allocator(handles(Events, Node)) end,
+    ?assertEqual(
+        [n1, none, none, n1, n2],
+        [Allocator(Events) || Events <- [[], [lost, {session, 6}], [{ended, n1}], [{ended, n2}], [{ask, n2, 8, 1}]]]
+    ).
+
+pieces() ->
+    New = handles([{session, 5}, {ask, n1, 7, 1}], canal_lock_cluster_node:new()),
+    Sets = [set(Key, Key, 1, 9, false) || Key <- lists:seq(1, 1001)],
+    Node = handles([{set, 7, 5, Sets}], New),
+    {[{send, n1, {report, 7, 5, 2, First, false}}], Begun} = handle({ask, n1, 7, 2}, Node),
+    ?assertEqual(0, canal_lock_cluster_node:wake_ms(?NOW_MS, Begun)),
+    {[{send, n1, {report, 7, 5, 2, Last, true}}], _} = handle(step, Begun),
+    ?assertEqual(lists:seq(1, 1001), lists:sort([Key || #have{key = Key} <- First ++ Last])),
+    ?assertEqual({1000, 1}, {length(First), length(Last)}),
+    ?assertEqual(infinity, canal_lock_cluster_node:wake_ms(?NOW_MS, handles([{ended, n1}], Begun))).
+
 idle() ->
-    {_, Used} = handle(use(db, 5, 2, 0, 0, 0), 2000, node_with(db, 5, 9, false)),
-    ?assertMatch({[], _}, handle(use(db, 5, 1, 0, 0, 0), 4999, Used)),
-    {[{set_share, db, 2, 9, 9}], Lowered} = handle(use(db, 5, 1, 0, 0, 0), 5000, Used),
-    {Effects, _} = handle(use(db, 2, 1, 0, 0, 0), 5000, Lowered),
+    %% The time begins with the last message of the allocator.
+    {_, Given} = handle({set, 7, 5, [set(db, 2, 5, 9, false)]}, 1000, node_with(db, 5, 9, false)),
+    {_, Used} = handle(use(db, 5, 2, 0, 0, 0), 2000, Given),
+    ?assertMatch({[], _}, handle(use(db, 5, 1, 0, 0, 0), 5999, Used)),
+    {[{set_share, db, 2, 9, 9}], Lowered} = handle(use(db, 5, 1, 0, 0, 0), 6000, Used),
+    {Effects, _} = handle(use(db, 2, 1, 0, 0, 0), 6000, Lowered),
     ?assertMatch([#have{share = 2, in_use = 1}], haves(Effects)).

@@ -353,7 +353,7 @@ agent(Node, W) ->
             end
     end.
 
-%% No permit is granted from the shares any more. Then the holders are told.
+%% Ends the shares, so that no permit is granted. Then notifies the holders.
 end_session(Node, W) ->
     N = #node{tables = Tables} = node(Node, W),
     End = fun(_, T = #table{permits = Permits, queue = Queue}) ->
@@ -522,7 +522,7 @@ acquire(How, Node, Key, Permits, Session, W = #world{limits = Limits}) ->
         true ->
             {acquired, put_table(Node, Key, T#table{unchecked = Unchecked ++ [{Permits, Session}]}, W)};
         false when How =:= wait, length(Queue) < 3, Permits =< Limit ->
-            %% A new queue has the passed capacity as its limit.
+            %% A request needs no more than the passed capacity.
             Waiting = T#table{
                 queue = Queue ++ [{Permits, 0, Session}],
                 limit = case Queue of [] -> Passed; _ -> T#table.limit end
@@ -658,7 +658,7 @@ check(Key, Bound, W = #world{nodes = Nodes}) ->
     Shares = lists:sum([Share || {_, Fence, #table{share = Share}, N} <- Alive, is_session(Fence, N)]),
     Shares =< Bound orelse violated(W, 'CP1', io_lib:format("shares of ~p: ~p, limit ~p", [Key, Shares, Bound])),
     [
-        violated(W, 'CP6', io_lib:format("a holder of ~p on ~p was not told", [Key, Node]))
+        violated(W, 'CP6', io_lib:format("a holder of ~p on ~p was not notified", [Key, Node]))
      || {Node, Fence, #table{permits = Permits}, N} <- Alive, is_session(Fence, N),
         {_, Session, false} <- Permits, Session < Fence
     ],

@@ -78,7 +78,12 @@ bounds(Manager) ->
 
 by_the_manager(_Manager) ->
     {First, _} = test_worker:start(fun() -> canal_lock:acquire(db, 9, 1) end),
+    After_ms = now_ms(),
     await_age(3 * ?UNIT_MS, First),
+    %% The interval is one unit, and the clock has 0.2 s.
+    Elapsed_ms = now_ms() - After_ms,
+    #{held_ms := Held_ms} = canal_lock:holder_info(First),
+    ?assert(Held_ms >= Elapsed_ms - 3 * ?UNIT_MS),
     %% The clock that a process got is that of the last sweep. A late manager has not swept yet.
     test_await:value(true, fun() ->
         {Second, _} = test_worker:start(fun() -> canal_lock:acquire(db, 9, 9) end),

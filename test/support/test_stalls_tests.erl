@@ -8,6 +8,9 @@ answer_test() ->
 a_failed_test_runs_again_after_a_stall_test() ->
     ?assertEqual(3, runs_of(fun stall/0)).
 
+a_failed_test_runs_again_on_an_overloaded_machine_test() ->
+    ?assertEqual(3, runs_of(fun overload/0)).
+
 %% This one takes microseconds.
 a_failed_test_does_not_run_again_without_a_stall_test() ->
     ?assertEqual(1, runs_of(fun() -> ok end)).
@@ -30,3 +33,9 @@ stall() ->
     test_worker:suspend(Watch),
     timer:sleep(300),
     test_worker:resume(Watch).
+
+%% Eight loops for each processor.
+overload() ->
+    Loop = "timeout 0.5 sh -c 'while :; do :; done' &",
+    Loops = lists:duplicate(8 * erlang:system_info(logical_processors_available), Loop),
+    os:cmd(lists:append(Loops) ++ " wait").
