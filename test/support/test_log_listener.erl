@@ -1,7 +1,7 @@
 %% A handler of the logger that sends log events to one process, while the default handler is silent.
 -module(test_log_listener).
 
--export([tests/2, listening/1, start/1, stop/0, events/0]).
+-export([tests/2, listening/1, start/1, stop/0, event/0, events/0]).
 -export([log/2]).
 
 %% Tests with this handler: they can listen to the events of this level and above.
@@ -43,6 +43,11 @@ stop() ->
     true = unregister(?MODULE),
     ok = logger:remove_handler(?MODULE),
     ok = logger:set_primary_config(level, none).
+
+%% Waits for an event.
+-spec event() -> logger:log_event().
+event() ->
+    receive {?MODULE, Event} -> Event end.
 
 %% The events that this process has received since the last call.
 -spec events() -> [logger:log_event()].
