@@ -32,7 +32,7 @@ defmodule CanalLock.Quorum do
 
   @typedoc """
   What a lock locks: a binary, an atom, an integer, or a tuple or list of names, compared with `===`. At most 1024 bytes
-  in the external term format.
+  in the external term format. Tuples that begin with `:canal_lock_cluster` are reserved.
   """
   @type name :: :canal_lock_quorum.name()
 

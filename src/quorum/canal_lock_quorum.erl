@@ -16,7 +16,8 @@
 %% '''
 %%
 %% A <em>name</em> is a binary, an atom, an integer, or a tuple or list of names, of at most 1024 bytes in the external
-%% term format. The <em>holder</em> of a lock is the process that asked for it. It gets messages:
+%% term format. Tuples that begin with `canal_lock_cluster' are reserved: calls with such a name raise `badarg'. The
+%% <em>holder</em> of a lock is the process that asked for it. It gets messages:
 %%
 %% <ul>
 %% <li>`{canal_lock_quorum, at_risk, Lock}': for 4 s, too few voters have confirmed the lock. It is still held, but may

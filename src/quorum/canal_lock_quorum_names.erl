@@ -19,6 +19,8 @@
 
 %% `Must' is what a name must be, for the explanation of an error.
 -spec encode(term()) -> {ok, binary()} | {error, Must :: string()}.
+encode(Name) when element(1, Name) =:= canal_lock_cluster ->
+    {error, "not be a tuple that begins with canal_lock_cluster, which is reserved"};
 encode(Name) ->
     %% Minor version 2 encodes atoms as UTF-8. It is the default from OTP 26 on.
     case is_name(Name) andalso term_to_binary(Name, [{minor_version, 2}]) of

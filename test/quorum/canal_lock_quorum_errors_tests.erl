@@ -7,6 +7,7 @@
 -define(LOCK, "be a lock that lock/2 or another call has returned").
 -define(NAME, "be a binary, an atom, an integer, or a tuple or list of these").
 -define(LONG_NAME, "have at most 1024 bytes in the external term format").
+-define(RESERVED_NAME, "not be a tuple that begins with canal_lock_cluster, which is reserved").
 -define(NAMES, "be a list of 1 to 64 names").
 -define(MS, "be a non-negative integer below 2^32 (milliseconds) or infinity").
 -define(FUN, "be a function of arity 1").
@@ -37,6 +38,10 @@ wrong_calls() ->
         {lock, [{a, [b | c]}, infinite], #{1 => ?NAME, 2 => ?MS}},
         {lock, [<<1:1>>, 0], #{1 => ?NAME}},
         {lock, [Long, 0], #{1 => ?LONG_NAME}},
+        {lock, [{canal_lock_cluster, node, node()}, 0], #{1 => ?RESERVED_NAME}},
+        {rlock, [{canal_lock_cluster}, 0], #{1 => ?RESERVED_NAME}},
+        {lock_many, [[a, {canal_lock_cluster, a}], 0], #{1 => "be a list of names; each name must " ?RESERVED_NAME}},
+        {force_unlock, [{canal_lock_cluster, allocator}], #{1 => ?RESERVED_NAME}},
         {rlock, [make_ref(), 0.0], #{1 => ?NAME, 2 => ?MS}},
         {lock_many, [a, 0], #{1 => ?NAMES}},
         {lock_many, [[], 0], #{1 => ?NAMES}},
