@@ -7,9 +7,12 @@
 %% their node), funs (they depend on code) and bitstrings.
 -module(canal_lock_quorum_names).
 
--export([encode/1, encode_all/1]).
+-export([encode/1, encode_all/1, encode_reserved/1, prefix/1]).
 
--export_type([name/0]).
+-export_type([name/0, reserved/0]).
+
+%% The names of canal_lock_cluster. No caller of canal_lock_quorum may lock or revoke one.
+-type reserved() :: {canal_lock_cluster, allocator} | {canal_lock_cluster, node, node()}.
 
 -type name() :: binary() | atom() | integer() | [name()] | tuple().
 
@@ -28,6 +31,16 @@ encode(Name) ->
         Bytes when byte_size(Bytes) =< ?MAX_BYTES -> {ok, Bytes};
         _ -> {error, "have at most 1024 bytes in the external term format"}
     end.
+
+-spec encode_reserved(reserved()) -> binary().
+encode_reserved(Name) ->
+    term_to_binary(Name, [{minor_version, 2}]).
+
+%% What the encoded names of all node locks begin with: `{canal_lock_cluster, node, ''}' without the bytes of `'''.
+-spec prefix(node) -> binary().
+prefix(node) ->
+    Empty = encode_reserved({canal_lock_cluster, node, ''}),
+    binary:part(Empty, 0, byte_size(Empty) - 2).
 
 -spec encode_all(term()) -> {ok, [binary(), ...]} | {error, Must :: iodata()}.
 encode_all(Names) when length(Names) >= 1, length(Names) =< ?MAX_NAMES ->

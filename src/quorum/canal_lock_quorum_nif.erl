@@ -10,6 +10,7 @@
 -export([agent_open/1, agent_close/1, agent_step/2, agent_long_step/2]).
 -export([agent_status/1, agent_has_quorum/1, agent_unlocks_arrived/1]).
 -export([voter_open/2, voter_step/2, voter_long_step/2, voter_status/1, voter_clients/1]).
+-export([voter_names/2, answers_ms/1]).
 -export([state_lock/1, state_read/2, state_store/3]).
 
 -export_type([setup/0, agent/0, voter/0, wait/0]).
@@ -184,6 +185,15 @@ voter_status(_Voter) -> erlang:nif_error(not_loaded).
 -spec voter_clients(voter()) ->
     [{node(), Votes :: non_neg_integer(), Waiting :: non_neg_integer(), Heard_ms :: non_neg_integer()}] | not_known.
 voter_clients(_Voter) -> erlang:nif_error(not_loaded).
+
+%% The view, how many voters are a quorum of it, and the names with votes that begin with `Prefix'. `none' if the voter
+%% does not vote.
+-spec voter_names(voter(), Prefix :: binary()) -> canal_lock_quorum_live:answer().
+voter_names(_Voter, _Prefix) -> erlang:nif_error(not_loaded).
+
+%% Within which time answers of voter_names/2 count, for this lease.
+-spec answers_ms(Lease_ms :: pos_integer()) -> pos_integer().
+answers_ms(_Lease_ms) -> erlang:nif_error(not_loaded).
 
 %% Keeps other VMs away from this state file until this VM ends. `{ok, false}' if another VM does.
 -spec state_lock(Path :: binary()) -> {ok, boolean()} | {error, Sentence :: binary()}.

@@ -10,7 +10,7 @@
 
 -behaviour(gen_server).
 
--export([start_link/1, state/0, clients/0, change/2, open/1, write/3]).
+-export([start_link/1, state/0, clients/0, ask_names/2, change/2, open/1, write/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2]).
 
 %% The maximum number of events in one step. A frame can be long, and a step should take less than a millisecond.
@@ -72,6 +72,12 @@ state() ->
 -spec clients() -> [canal_lock_quorum:client_status()] | not_known.
 clients() ->
     canal_lock_quorum_steps:ask(?MODULE, clients).
+
+%% Asks the voter of a node for the names with votes that begin with `Prefix'. The answer is as that of
+%% canal_lock_quorum_nif:voter_names/2.
+-spec ask_names(node(), Prefix :: binary()) -> gen_server:request_id().
+ask_names(Node, Prefix) ->
+    gen_server:send_request({?MODULE, Node}, {names, Prefix}).
 
 %% Changes the members, or resets the cluster.
 -spec change(change | reset, [node(), ...]) -> canal_lock_quorum:change_answer().
@@ -146,6 +152,12 @@ handle_call(clients, From, State = #state{voter = none}) ->
     noreply(State);
 handle_call(clients, From, State = #state{voter = Voter}) ->
     gen_server:reply(From, clients(canal_lock_quorum_nif:voter_clients(Voter))),
+    noreply(State);
+handle_call({names, _}, From, State = #state{voter = none}) ->
+    gen_server:reply(From, none),
+    noreply(State);
+handle_call({names, Prefix}, From, State = #state{voter = Voter}) when is_binary(Prefix) ->
+    gen_server:reply(From, canal_lock_quorum_nif:voter_names(Voter, Prefix)),
     noreply(State);
 handle_call({How, _}, From, State = #state{voter = none}) when How =:= change; How =:= reset ->
     Why = {state_file, <<"the state file of this node is not read yet">>},

@@ -3,6 +3,7 @@
 use crate::bounds::{self, Order, MAX_NAME, MAX_NAMES};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,6 +23,13 @@ impl Name {
     /// The bytes of the name.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Names are ordered as their bytes.
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
         &self.0
     }
 }

@@ -79,6 +79,16 @@ impl Rules {
         }
     }
 
+    /// Within which time a quorum of voters must answer which names have votes ([`Voter::voted_names`]): less than the
+    /// shortest time for which a voter keeps a vote longer than its holder counts it. That is a fifth of `wait`, for a
+    /// vote that was given unasked. A sixth of the fifth is left for wrong clocks.
+    ///
+    /// [`Voter::voted_names`]: crate::voter::Voter::voted_names
+    #[must_use]
+    pub fn answers(&self) -> Duration {
+        self.wait / 6
+    }
+
     /// Checks constants that were chosen one by one.
     ///
     /// # Errors
@@ -137,6 +147,20 @@ mod tests {
         for lease_ms in [1000, 10_000, u64::from(u32::MAX)] {
             let rules = Rules::of(Duration::from_millis(lease_ms));
             assert_eq!(rules.check(), Ok(()), "{lease_ms}");
+        }
+    }
+
+    /// Q15, if the clocks of the node that asks, of the holder and of the voter are wrong by 1 %.
+    #[test]
+    fn answers_are_late_before_a_vote_that_counted_is_gone() {
+        for lease_ms in [1000, 3000, 3334, 10_000, u64::from(u32::MAX)] {
+            let rules = Rules::of(Duration::from_millis(lease_ms));
+            let asked = (rules.holder_lease, rules.voter_lease);
+            let unasked = (rules.wait * 4 / 5, rules.wait);
+            for (counted, kept) in [asked, unasked] {
+                let slow = (counted + rules.answers()).div_f64(0.99);
+                assert!(slow < kept.div_f64(1.01), "{lease_ms}");
+            }
         }
     }
 

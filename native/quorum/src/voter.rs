@@ -267,6 +267,17 @@ impl Voter {
         waits_for.without(self.member())
     }
 
+    /// The names with votes that begin with `prefix`. `None` while it does not vote: it may have forgotten votes.
+    ///
+    /// A lock that is held when a question to all voters begins has votes at a quorum, and voters keep these longer
+    /// than holders count them. So if a quorum of one view has answered within [`Rules::answers`], each lock that has
+    /// been held all the time is in an answer. One that is in none has ended, and is never held again (Q15).
+    ///
+    /// [`Rules::answers`]: crate::rules::Rules::answers
+    pub fn voted_names<'a>(&'a self, prefix: &'a [u8]) -> Option<impl Iterator<Item = &'a Name>> {
+        self.is_voting().then(|| self.names.voted_names(prefix))
+    }
+
     /// Whether it has no votes and no queue positions.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -6,11 +6,13 @@ use crate::setup::Setup;
 use crate::{clock, error::CallError};
 use quorum::message::VoterState;
 use quorum::node_voter::{Awaits, ChangeAnswer, NodeVoter, NodeVoterOutput, Phase, State, Why};
+use quorum::rules::Rules;
 use quorum::view::{NodeName, ViewId};
 use quorum::voter::Voter;
 use rustler::{Atom, Binary, Encoder, Env, NewBinary, NifResult, NifTaggedEnum};
 use rustler::{Resource, ResourceArc, Term};
 use std::sync::Mutex;
+use std::time::Duration;
 
 mod atoms {
     rustler::atoms! {
@@ -145,10 +147,7 @@ fn output_term<'a>(
     Some(match output {
         NodeVoterOutput::Post(post) => return running.encoder.send_term(env, &post, nodes),
         NodeVoterOutput::Store(number, state) => {
-            let bytes = state.encode();
-            let mut binary = NewBinary::new(env, bytes.len());
-            binary.as_mut_slice().copy_from_slice(&bytes);
-            (atoms::store(), number, Binary::from(binary)).encode(env)
+            (atoms::store(), number, binary(env, &state.encode())).encode(env)
         }
         NodeVoterOutput::Answer(request, answer) => {
             (atoms::answer(), request, answer_term(env, &answer, nodes)).encode(env)
@@ -225,6 +224,38 @@ fn voter_clients(env: Env<'_>, handle: ResourceArc<VoterHandle>) -> NifResult<Te
     };
     let clients: Vec<_> = clients.filter_map(info).collect();
     Ok(clients.encode(env))
+}
+
+fn binary<'a>(env: Env<'a>, bytes: &[u8]) -> Binary<'a> {
+    let mut binary = NewBinary::new(env, bytes.len());
+    binary.as_mut_slice().copy_from_slice(bytes);
+    binary.into()
+}
+
+/// `voter_names(Handle, Prefix) -> {View, Quorum, [Name]} | none`: the view, how many voters are a quorum of it, and
+/// the names with votes that begin with `Prefix`. `none` if the voter does not vote.
+#[rustler::nif]
+fn voter_names<'a>(
+    env: Env<'a>,
+    handle: ResourceArc<VoterHandle>,
+    prefix: Binary<'_>,
+) -> NifResult<Term<'a>> {
+    let guard = machine::take(&handle.0)?;
+    let (voter, record) = (guard.machine.voter(), &guard.machine.state().record);
+    let names = voter.and_then(|voter| voter.voted_names(&prefix));
+    let (Some(names), Some(record)) = (names, record) else {
+        return Ok(atoms::none().encode(env));
+    };
+    let view = (record.id.cluster, record.id.number);
+    let names: Vec<_> = names.map(|name| binary(env, name.bytes())).collect();
+    Ok((view, record.list().quorum(), names).encode(env))
+}
+
+/// `answers_ms(LeaseMs) -> Milliseconds`: within which time answers of `voter_names` count.
+#[rustler::nif]
+fn answers_ms(lease_ms: u64) -> u64 {
+    let rules = Rules::of(Duration::from_millis(lease_ms));
+    rules.answers().as_millis() as u64
 }
 
 /// `voter_status(Handle) -> {IsEmpty, Queued, View | none, Phase, WaitsFor}`: whether the voter has no votes and no

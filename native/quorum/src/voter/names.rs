@@ -15,6 +15,7 @@ use crate::rules::Rules;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
+use std::ops::Bound;
 use std::time::Duration;
 
 /// Identifies a vote or a position. A generation identifies the lease of one agent, and tokens are unique per agent.
@@ -183,6 +184,16 @@ impl NameTable {
         } else if entry.holders == Holders::Free {
             self.remove_entry(name);
         }
+    }
+
+    /// The names with votes that begin with `prefix`.
+    pub(super) fn voted_names<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = &'a Name> {
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let entries = self.entries.range::<[u8], _>(from);
+        let entries = entries.take_while(|(name, _)| name.bytes().starts_with(prefix));
+        entries
+            .filter(|(_, entry)| entry.holders != Holders::Free)
+            .map(|(name, _)| name)
     }
 
     pub(super) fn votes_for(&self, name: &Name) -> Vec<VoteId> {

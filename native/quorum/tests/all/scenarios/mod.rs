@@ -7,6 +7,7 @@ mod fences;
 mod full;
 mod given;
 mod leases;
+mod live;
 mod lives;
 mod locks;
 mod passing;
