@@ -220,7 +220,11 @@ impl Agent {
 
     /// A frame arrived from a member. The agent ignores frames for voters and frames from non-members.
     pub fn receive(&mut self, now: Time, from: Member, frame: Frame) {
-        self.advance(now);
+        if self.setup.bugs.have(ProtocolBug::ExpiredRenewed) {
+            self.now = self.now.max(now);
+        } else {
+            self.advance(now);
+        }
         match frame {
             _ if !self.setup.members.contains(from) => {}
             Frame::Ack(ack) if ack.agent == self.setup.lifetime => self.ack(from, ack),

@@ -30,6 +30,8 @@ pub enum ProtocolBug {
     RevokedForgotten,
     /// An agent still counts the votes of a token after it unlocked the lock.
     UnlockKeepsHeld,
+    /// An agent takes an answer before it drops the locks whose lease has expired.
+    ExpiredRenewed,
     /// A voter drops the votes of all other agents of a node when the first frame of one arrives, not when that agent
     /// has answered.
     FirstFrameBuries,

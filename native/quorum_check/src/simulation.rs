@@ -23,6 +23,7 @@ pub mod fault;
 pub mod history;
 mod injection;
 pub mod invariants;
+mod live;
 mod machines;
 pub mod network;
 mod node;

@@ -9,6 +9,7 @@
 //! | `faults.rs` | crashes, lost files, links that are cut |
 //! | `operator.rs` | changes of the members, and what their answers promise |
 //! | `resets.rs` | a majority is lost, and the operator resets to the survivors |
+//! | `questions.rs` | which names have votes |
 //! | `records.rs` | what a history remembers |
 //! | `checks.rs` | one holder, growing fences, and progress when all faults are over |
 //!
@@ -20,6 +21,7 @@ mod faults;
 mod machines;
 mod operator;
 pub mod plan;
+mod questions;
 mod records;
 mod resets;
 mod world;

@@ -8,6 +8,7 @@ use quorum::message::{
 };
 use quorum::time::Time;
 use quorum::voter::Voter;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -232,6 +233,14 @@ fn refused(voter: &Voter, batch: &Batch, now: Time) -> Vec<Token> {
         true => asserted,
         false => Vec::new(),
     }
+}
+
+/// The answer of a voter that is asked which names have votes, if it answers. With `quarantined`, one in quarantine
+/// does, too.
+pub fn voted_names(voter: &Voter, quarantined: bool) -> Option<BTreeSet<Name>> {
+    let forgotten = || voter.votes().flat_map(|vote| vote.4.iter().cloned());
+    let names = voter.voted_names(b"").map(|names| names.cloned().collect());
+    names.or_else(|| quarantined.then(|| forgotten().collect()))
 }
 
 /// Whether a guest has votes.

@@ -55,6 +55,8 @@ complete! {
     #[ignore = "make soak WHAT=machines"]
     frames_in_all_orders: "all-orders",
     an_unheard_restart: "unheard-restart",
+    a_lock_changes_its_voters: "question",
+    a_voter_of_a_lock_restarts: "question-crash",
     a_guest: "guest-small",
     a_guest_that_settles: "guest-settled",
     a_guest_and_an_old_disk: "guest-old-disk",
@@ -130,6 +132,9 @@ controls! {
     given_from_arrival: "GivenFromArrival", 4_000_000, 1;
     given_counts_long: "GivenCountsLong", 4_000_000, 1;
     given_ends_with_the_connection: "GivenEndsWithConnection", 4_000_000, 1;
+    expired_locks_are_renewed: "ExpiredRenewed", 4_000_000, 1;
+    late_answers: "LateAnswers", 4_000_000, 1;
+    answers_in_quarantine: "QuarantinedAnswers", 4_000_000, 1;
     #[ignore = "make soak WHAT=machines"]
     batches_in_any_order_violate_nothing: "AnyOrder", 300_000, 2;
 }

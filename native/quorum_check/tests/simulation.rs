@@ -103,6 +103,7 @@ fn ten_thousand_histories_violate_nothing_and_contain_every_fault() {
         ("votes of guests continued", 5),
         ("quarantines with guests", 50),
         ("dead agents of guests ended", 100),
+        ("questions answered by a quorum", 1000),
         ("frames lost", 10_000),
         ("frames duplicated", 5000),
         ("frames held back", 1000),
@@ -215,6 +216,11 @@ violates! {
         bug(GivenEndsWithConnection).of_three().faults(&[Fault::CutBothWays, Fault::CutOneWay])
             .rules(|rules| Rules { wait: rules.holder_lease, ..rules }).only(Label::Given)
     ): Given, then Q1;
+
+    /// Q15: a voter has forgotten its votes. (Late answers are found by the model checker.)
+    fn answers_in_quarantine(Options { quarantined_answers: true, ..Options::default() }.only(Label::Q15)): Q15;
+    /// Q15: a lock that was not held is held again.
+    fn expired_locks_are_renewed(bug(ExpiredRenewed).faults(&[Fault::AgentPause, Fault::Stall])): Q15;
 
     /// PR1: a request waits for a vote of which no agent or no voter knows.
     fn positions_forgotten(bug(PositionsForgotten)): PR1 PR2 Answers;

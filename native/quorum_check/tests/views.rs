@@ -23,7 +23,7 @@ fn break_nothing(options: &Options, histories: u64) {
     }
 }
 
-/// Q13, PR5: no two views grant one name, and all goes on when the faults are over.
+/// Q13, Q15, PR5: no two views grant one name, and all goes on when the faults are over.
 #[test]
 fn histories_with_faults_break_nothing() {
     let options = Options {
@@ -33,7 +33,7 @@ fn histories_with_faults_break_nothing() {
     break_nothing(&options, 450);
 }
 
-/// Q1, Q5, PR5: a new cluster of the survivors, while members of the old one return.
+/// Q1, Q5, Q15, PR5: a new cluster of the survivors, while members of the old one return.
 #[test]
 fn resets_break_nothing() {
     break_nothing(&Options::of(Setting::Resets), 300);
@@ -114,4 +114,30 @@ controls! {
     Hurried:
     kept_is_said_too_early(KeptEarly): PR5;
     unasked_votes_are_not_kept(UnaskedNotKept): PR5;
+}
+
+/// A held lock is in none of the answers, which it would be with correct ones.
+fn misses(options: &Options) {
+    let found = search(options, 4000);
+    println!("{found:?}");
+    assert!(found.is_some_and(|(_, label)| label == "Q15"), "{found:?}");
+}
+
+/// Q15: a voter of a new view, or after a restart, does not know all votes.
+#[test]
+fn voters_in_quarantine_answer_which_names_have_votes() {
+    misses(&Options {
+        quarantined_answers: true,
+        ..Options::default()
+    });
+}
+
+/// Q15: a quorum of voters of two clusters, of which one is a reset.
+#[test]
+#[ignore = "make soak WHAT=machines"]
+fn answers_of_all_views_count_together() {
+    misses(&Options {
+        mixed_views: true,
+        ..Options::of(Setting::Resets)
+    });
 }

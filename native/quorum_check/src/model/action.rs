@@ -35,6 +35,10 @@ pub enum Action {
     Stored(Member),
     /// What the voter stores next of guests is on disk.
     GuestsStored(Member),
+    /// A question to all voters which names have votes begins.
+    Ask,
+    /// The voter answers it.
+    Answer(Member),
 }
 
 impl Action {

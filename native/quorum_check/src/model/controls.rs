@@ -3,7 +3,7 @@
 
 use crate::model::setting::{settings, units, Setting, Step};
 use crate::model::settings::{
-    APART, FEW_BATCHES, GIVEN, LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART,
+    APART, CHANGES_VOTERS, FEW_BATCHES, GIVEN, LONG_LEASES, SHORT_LEASES, UNHEARD_RESTART,
 };
 use quorum::message::Mode::{Read, Write};
 use quorum::protocol_bug::ProtocolBug;
@@ -174,6 +174,18 @@ settings! {
     "GivenEndsWithConnection" "3 members, a vote given unasked is taken back when the connection is closed":
         clients(GIVEN) bug(ProtocolBug::GivenEndsWithConnection) apart(APART) downs(1)
         violates("Q1");
+
+    // The answer is late, after the timers of the agent would have dropped the lock.
+    "ExpiredRenewed" "3 members, an agent takes an answer before it drops expired locks":
+        clients(&[&[WRITE]]) bug(ProtocolBug::ExpiredRenewed) time(3) delays(2) stalls(1) violates("Q15");
+
+    // The first voter answers before it votes for the lock, and the third one when it has taken its vote back.
+    "LateAnswers" "3 members, answers which names have votes count for too long":
+        clients(CHANGES_VOTERS) time(3) questions(1) answers(units(2)) rules(LONG_LEASES) violates("Q15");
+
+    "QuarantinedAnswers" "3 members, 1 restarts, and answers which names have votes":
+        clients(&[&[WRITE]]) voter_crashes(1) questions(1) quarantined_answers(true) apart(&[(0, 2)]) agent(1)
+        violates("Q15");
 
     // Safety does not depend on this rule.
     "AnyOrder" "3 members, voters accept batches in any order, and twice":

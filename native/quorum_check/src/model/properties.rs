@@ -12,6 +12,7 @@
 //! | Q8 | a lock that was unlocked or lost is never held again, nor is a vote requested for it | state, batch |
 //! | Q11 | at each voter, a lock has the votes of all its names or of none | state |
 //! | Q14 | a voter that votes has a higher life than all of its earlier starts | state |
+//! | Q15 | a lock that is not held is not held again; one that is held is in the answers of a quorum | action |
 //! | PR1 | once quiescent, every client gets what it requests, and all tables become empty (Q9, Q10) | sample |
 //! | Votes | no vote that an agent counts conflicts with one of the voter, or that another agent counts there | state |
 //! | V7 | a guest has no vote at a voter whose state file does not have the guest | state |
@@ -29,13 +30,11 @@ use quorum::voter::Voter;
 /// The locks for which their holders find `held` true: their modes and names.
 fn held<'a>(setting: &'a Setting, state: &'a State) -> impl Iterator<Item = (Mode, &'a [usize])> {
     let clients = state.clients.iter().enumerate();
-    clients.filter_map(move |(client, seen)| {
-        let Phase::Holds { step, token } = seen.phase else {
-            return None;
-        };
-        let agent = state.agent_of(member(setting.scripts[client].at))?;
-        let held = state.agents[agent].machine.held(token, NOW);
-        held.then(|| setting.request(client, step))
+    clients.filter_map(move |(client, seen)| match seen.phase {
+        Phase::Holds { step, .. } if state.holds(setting, client) => {
+            Some(setting.request(client, step))
+        }
+        _ => None,
     })
 }
 

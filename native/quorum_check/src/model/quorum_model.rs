@@ -6,6 +6,7 @@ use crate::model::quiescence;
 use crate::model::setting::{member, Budget, Order, Setting};
 use crate::model::state::State;
 use crate::model::transition::Transition;
+use crate::votes;
 use quorum::message::Mode;
 use quorum::time::Time;
 use stateright::{Model, Property};
@@ -68,6 +69,22 @@ impl QuorumModel {
         self.frames(state, actions);
         self.agents(state, actions);
         self.voters(state, actions);
+        self.answers(state, actions);
+    }
+
+    fn answers(&self, state: &State, actions: &mut Vec<Action>) {
+        let Some(question) = &state.question else {
+            let mut clients = 0..self.setting.scripts.len();
+            let is_held = clients.any(|client| state.holds(&self.setting, client));
+            return actions.extend((is_held && state.left.questions > 0).then_some(Action::Ask));
+        };
+        let voters = (0..self.setting.members).map(member);
+        let answers = voters.filter(|voter| {
+            let machine = &state.voters[voter.place()].machine;
+            let answers = |voter| votes::voted_names(voter, self.setting.quarantined_answers);
+            !question.answered.contains(*voter) && machine.as_deref().and_then(answers).is_some()
+        });
+        actions.extend(answers.map(Action::Answer));
     }
 
     fn frames(&self, state: &State, actions: &mut Vec<Action>) {
@@ -217,6 +234,7 @@ impl Model for QuorumModel {
                 properties::all_or_nothing(&model.setting, state)
             }),
             Property::always("Q14", |_, state| properties::old_disks_are_not_used(state)),
+            Property::always("Q15", |_, state: &State| state.satisfies("Q15")),
             Property::always("V7", |_, state| {
                 properties::guests_with_votes_are_stored(state)
             }),

@@ -200,13 +200,14 @@ impl Chooser<QuorumModel> for WeightedChooser {
     fn choose_action(&self, random: &mut Random, _: &State, actions: &[Action]) -> usize {
         let weight = |action: &Action| match action {
             Action::Deliver(_) | Action::Stored(_) | Action::GuestsStored(_) => 40,
-            Action::Step(_) => 20,
+            Action::Step(_) | Action::Answer(_) => 20,
             Action::PassTime
             | Action::StallAgent(_, false)
             | Action::StallVoter(_, false)
             | Action::Connect(..) => 10,
             Action::Duplicate(_) | Action::Reorder(_) | Action::Delay(_) => 2,
-            Action::StallAgent(_, true)
+            Action::Ask
+            | Action::StallAgent(_, true)
             | Action::StallVoter(_, true)
             | Action::CrashVoter(_)
             | Action::CrashWithOldDisk(_)

@@ -61,6 +61,8 @@ pub struct Budget {
     pub stalls: u8,
     /// The next frame moves to the end of the queue: see [`Order::Sent`].
     pub reorders: u8,
+    /// Questions to all voters which names have votes. No fault.
+    pub questions: u8,
 }
 
 impl Budget {
@@ -114,6 +116,10 @@ pub struct Setting {
     pub renewed: MemberSet,
     /// The quarantine of each start of a voter. `None`: the longest lease of its lives.
     pub quarantine: Option<Duration>,
+    /// Within which time answers to questions count. `None`: [`Rules::answers`].
+    pub answers: Option<Duration>,
+    /// Whether voters in quarantine answer, too.
+    pub quarantined_answers: bool,
     pub bugs: ProtocolBugs,
     pub budget: Budget,
     pub crashing: MemberSet,
@@ -206,10 +212,11 @@ impl Setting {
 
     setters! {
         names: usize, single_delays: bool, disk: Disk, order: Order,
-        slow_guests: bool, cold: bool, quiescence_every: u64;
+        slow_guests: bool, cold: bool, quiescence_every: u64, quarantined_answers: bool;
         apart: (usize, usize), marks: u64;
         crashing, down, renewed;
-        time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, downs, stalls, reorders
+        time, delays, duplicates, voter_crashes, old_disks, agent_crashes, disconnects, downs, stalls, reorders,
+        questions
     }
 
     /// Every voter may crash, and all marks are 0.
@@ -244,6 +251,11 @@ impl Setting {
 
     pub fn quarantine(mut self, quarantine: Duration) -> Setting {
         self.quarantine = Some(quarantine);
+        self
+    }
+
+    pub fn answers(mut self, within: Duration) -> Setting {
+        self.answers = Some(within);
         self
     }
 

@@ -74,6 +74,20 @@ pub const FEW_BATCHES: fn(&mut Rules) = |rules| {
 /// After [`UNHEARD_RESTART`].
 const RECONNECT: &[Step] = &[Step::Later(4), Step::Connect(0, 1), Step::Connect(1, 2)];
 
+/// The second client gets the lock by unasked votes of its own voter and of the third one, which does not hear it from
+/// then on. Later it gets the vote of the first voter.
+pub const CHANGES_VOTERS: &[&[Step]] = &[
+    &[WRITE, Step::UnlockAsync],
+    &[
+        Step::Disconnect(1, 0),
+        Step::Await(0),
+        WRITE,
+        Step::Disconnect(1, 2),
+        Step::Later(1),
+        Step::Connect(1, 0),
+    ],
+];
+
 /// Leases before and after a change of the rules. Few heartbeats, for few states.
 pub const LONG_LEASES: fn(&mut Rules) = |rules| {
     (rules.holder_lease, rules.voter_lease) = (units(5), units(6));
@@ -155,6 +169,11 @@ settings! {
         client(0, &[UNHEARD_RESTART, RECONNECT].concat()) client(1, &[Step::Await(0), WRITE]) time(4)
         marks(&[0, 0, 9]) reorders(0) single_delays(false) quiescence_every(256)
         rules(FEW_BATCHES);
+    "question" "the voters of a lock change, and all are asked which names have votes":
+        clients(CHANGES_VOTERS) time(3) questions(1) answers(units(1)) rules(LONG_LEASES)
+        reorders(0) quiescence_every(256);
+    "question-crash" "a voter of a lock restarts, and all are asked which names have votes":
+        clients(&[&[WRITE]]) apart(&[(0, 2)]) agent(1) time(1) voter_crashes(1) questions(1) reorders(0);
     "guest" "a guest and a member request a lock, and a voter crashes, possibly before it has stored the guests":
         members(2) client(2, &[WRITE, UNLOCK]) client(0, &[WRITE, UNLOCK]) agent(1) time(5) voter_crashes(1)
         slow_guests(true) reorders(1);

@@ -3,13 +3,14 @@
 //! The moment is always 0. When time passes, all times become relative to the new moment, so that two states that
 //! differ only in when they are reached are equal.
 
-use crate::model::setting::{Budget, Setting, Step};
+use crate::model::setting::{member, Budget, Setting, Step};
 use crate::shared::Shared;
 use quorum::agent::Agent;
 use quorum::members::{Member, MemberSet};
-use quorum::message::{Fence, Frame, Lifetime, Token};
+use quorum::message::{Fence, Frame, Lifetime, Name, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 pub const NOW: Time = Time(0);
@@ -27,6 +28,8 @@ pub struct State {
     /// For each name, the highest fence that a writer was granted.
     pub fences: Vec<Fence>,
     pub left: Budget,
+    /// The question that a quorum has not answered, if there is one.
+    pub question: Option<Question>,
     /// The first violation by an action. It is not visible in the states before and after the action.
     pub violation: Option<Violation>,
     /// The number of actions before this state in a random walk, 0 otherwise. It makes all states of a walk different,
@@ -104,6 +107,17 @@ pub enum Phase {
         step: usize,
         token: Token,
     },
+}
+
+/// A question to all voters which names have votes, and the answers so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// How long ago it began.
+    pub age: u8,
+    /// The clients that held a lock then, and by which step.
+    pub held: Vec<(usize, Phase)>,
+    pub answered: MemberSet,
+    pub voted: BTreeSet<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -224,6 +238,15 @@ impl State {
     pub fn waits(&self, client: usize) -> bool {
         let phase = self.clients[client].phase;
         matches!(phase, Phase::Waits { .. } | Phase::Unlocks { .. })
+    }
+
+    /// Whether a client finds a lock held.
+    pub fn holds(&self, setting: &Setting, client: usize) -> bool {
+        let Phase::Holds { token, .. } = self.clients[client].phase else {
+            return false;
+        };
+        let agent = self.agent_of(member(setting.scripts[client].at));
+        agent.is_some_and(|agent| self.agents[agent].machine.held(token, NOW))
     }
 
     /// An arbitrary number, to choose a sample of the states.

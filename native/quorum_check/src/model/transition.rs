@@ -4,6 +4,7 @@
 
 mod actions;
 mod outputs;
+mod questions;
 
 use crate::model::setting::{member, Budget, Disk, Order, Setting};
 use crate::model::state::{
@@ -11,11 +12,13 @@ use crate::model::state::{
 };
 use crate::shared::Shared;
 use quorum::agent::{Agent, AgentOutput, AgentSetup};
+use quorum::lease::Standing;
 use quorum::members::{Member, MemberSet};
 use quorum::message::{Fence, Lifetime, Token};
 use quorum::rules::Rules;
 use quorum::voter::{Voter, VoterOutput, VoterSetup};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
 /// A machine whose timer fires this often at one moment fires it endlessly.
 const MOST_TICKS: usize = 100;
@@ -47,6 +50,7 @@ impl<'a> Transition<'a> {
                 time: Budget::UNLIMITED,
                 ..setting.budget
             },
+            question: None,
             violation: None,
             depth: 0,
         };
@@ -191,26 +195,33 @@ impl<'a> Transition<'a> {
     fn call_agent<R: Default>(&mut self, agent: usize, call: impl FnOnce(&mut Agent) -> R) -> R {
         let called = catch_unwind(AssertUnwindSafe(|| {
             self.state.agents[agent].machine.change(|agent| {
-                let before = agent.standings();
+                let lease = agent.lease();
+                let holds = |standing: &Standing| lease.holds(standing, || NOW);
+                let before = agent.standings().into_iter();
+                let before = before.map(|(token, of)| (token, holds(&of), of));
+                let before: Vec<(Token, bool, Arc<Standing>)> = before.collect();
                 let result = call(agent);
                 agent.flush(NOW);
-                let still_held: Vec<Token> = before
-                    .into_iter()
-                    .filter(|(token, _)| agent.locks().all(|lock| lock.token != *token))
-                    .filter(|(_, standing)| agent.lease().holds(standing, || NOW))
-                    .map(|(token, _)| token)
-                    .collect();
-                (result, still_held, agent.outputs())
+                let unlocked = |token| agent.locks().all(|lock| lock.token != token);
+                let after = before.into_iter().filter(|(.., of)| holds(of));
+                let wrong = after.filter(|(token, held, _)| !held || unlocked(*token));
+                let wrong: Vec<(Token, bool)> =
+                    wrong.map(|(token, held, _)| (token, held)).collect();
+                (result, wrong, agent.outputs())
             })
         }));
         let member = self.state.agents[agent].member;
-        let Ok((result, still_held, outputs)) = called else {
+        let Ok((result, wrong, outputs)) = called else {
             self.violated("Machine", format!("the agent of {member:?} panicked"));
             return R::default();
         };
-        for token in still_held {
-            let text = format!("t{} was unlocked, and its holder finds it held", token.0);
-            self.violated("Q8", text);
+        for (token, was_held) in wrong {
+            let (property, was) = match was_held {
+                true => ("Q8", "was unlocked"),
+                false => ("Q15", "was not held"),
+            };
+            let text = format!("t{} {was}, and its holder finds it held", token.0);
+            self.violated(property, text);
         }
         let granted = |output: &AgentOutput| match output {
             AgentOutput::Granted { token, .. } => Some(*token),

@@ -49,6 +49,13 @@ pub enum Event {
         node: usize,
     },
     Fault,
+    /// A question to all voters which names have votes.
+    LiveQuestion,
+    /// The voter reads it, if it is up.
+    LiveAnswer {
+        question: usize,
+        voter: usize,
+    },
     /// These links are cut for this long.
     Cut(Vec<(usize, usize)>, Real),
     Recovery(Recovery),

@@ -109,6 +109,7 @@ impl World {
             self.schedule_fault();
         }
         self.push(self.plan.active, Event::Heal);
+        self.push(0, Event::LiveQuestion);
     }
 
     pub fn handle(&mut self, event: Event) {
@@ -141,6 +142,8 @@ impl World {
             Event::Connection { node, about, up } => self.connection(node, about, up),
             Event::Closed { voter, node } => self.closed(voter, node),
             Event::Fault => self.inject(),
+            Event::LiveQuestion => self.live_question(),
+            Event::LiveAnswer { question, voter } => self.live_answer(question, voter),
             Event::Cut(links, span) if !self.healed => self.cut(links, span),
             Event::Cut(..) => {}
             Event::Recovery(recovery) => self.recover(recovery),

@@ -8,6 +8,7 @@
 
 mod emptiness;
 pub mod label;
+mod live;
 mod locks;
 pub mod records;
 mod requests;
@@ -22,12 +23,14 @@ use crate::simulation::summary::Summary;
 use crate::votes::Before;
 use label::{Label, Violation};
 use quorum::agent::{Agent, Request};
+use quorum::lease::Standing;
 use quorum::members::MemberSet;
 use quorum::message::{Fence, Mode, Name, Names, Token};
 use quorum::time::Time;
 use quorum::voter::Voter;
-use records::{Asked, Lock, PastLock, Received, Sent};
+use records::{Asked, LiveQuestion, Lock, PastLock, Received, Sent};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Checker {
@@ -56,6 +59,9 @@ pub struct Checker {
     heard: BTreeMap<(usize, usize), Real>,
     empty_since: Option<Real>,
     agent_crashed: bool,
+    /// Of the agent that is called: locks that are not held before the call.
+    lapsed: Vec<(Token, Arc<Standing>)>,
+    live_questions: Vec<LiveQuestion>,
 }
 
 impl Checker {
@@ -83,6 +89,8 @@ impl Checker {
             heard: BTreeMap::new(),
             empty_since: None,
             agent_crashed: false,
+            lapsed: Vec::new(),
+            live_questions: Vec::new(),
         }
     }
 

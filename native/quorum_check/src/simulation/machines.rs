@@ -123,6 +123,7 @@ impl World {
         let waits = !self.healed && late > 0 && self.random.chance(late);
         let now = self.nodes[node].agent_host.now(self.real);
         let lifetime = self.nodes[node].agent_host.lifetime;
+        self.check(|checker, view| checker.before_agent(node, view));
         let Some(agent) = &mut self.nodes[node].agent else {
             return;
         };

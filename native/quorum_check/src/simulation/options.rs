@@ -28,6 +28,8 @@ pub struct Options {
     pub quarantine: Option<Duration>,
     /// Whether holders outlive their agent, and an unlock has the token of its lock only, not the agent.
     pub bare_tokens: bool,
+    /// Whether voters in quarantine answer which names have votes, too.
+    pub quarantined_answers: bool,
     /// Invariants that are not checked, so that the violation of another one is found.
     pub ignored: Vec<Label>,
     pub lines: usize,

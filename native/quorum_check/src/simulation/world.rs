@@ -34,6 +34,8 @@ pub struct World {
     pub half_closed: BTreeSet<(usize, usize)>,
     /// When all voters must vote. None: not yet known, or checked.
     pub must_vote_at: Option<Real>,
+    /// For the questions which names have votes, so that these change nothing else.
+    pub live_random: Random,
     lifetimes: u64,
     /// By time, and of one time by when they were scheduled.
     queue: BTreeMap<(Real, u64), Event>,
@@ -59,6 +61,7 @@ impl World {
             closing: BTreeSet::new(),
             half_closed: BTreeSet::new(),
             must_vote_at: None,
+            live_random: Random::new(!seed),
             lifetimes: 0,
             queue: BTreeMap::new(),
             order: 0,

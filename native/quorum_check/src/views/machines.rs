@@ -1,12 +1,13 @@
 //! Calls of the machines, and their outputs.
 
 use super::plan::Setting;
+use super::questions;
 use super::world::{Activity, Event, World};
 use crate::simulation::clock::{Real, MICROSECOND, MILLISECOND};
 use quorum::agent::{AgentOutput, Request};
 use quorum::envelope::Envelope;
 use quorum::frame;
-use quorum::message::{Mode, Name};
+use quorum::message::Mode;
 use quorum::node_agent::{NodeAgent, NodeAgentOutput, NodeAgentSetup};
 use quorum::node_voter::{NodeVoter, NodeVoterOutput, NodeVoterSetup, State};
 use quorum::time::Time;
@@ -308,9 +309,7 @@ impl World {
         self.nodes[node].activity = Activity::Waiting(request, self.real);
         self.nodes[node].version += 1;
         self.asked(request, node, name);
-        let names = Name::new(format!("{name}").as_bytes())
-            .expect("a short name")
-            .into();
+        let names = questions::name(name).into();
         let timeout = Duration::from_nanos(timeout as u64);
         self.call_agent(node, |agent, now| {
             agent

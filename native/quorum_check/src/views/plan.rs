@@ -27,6 +27,9 @@ pub struct Options {
     pub bugs: ProtocolBugs,
     /// No faults: nothing may be lost, and waits are short.
     pub calm: Option<bool>,
+    /// Whether answers of voters of different views count together, and whether voters in quarantine answer.
+    pub mixed_views: bool,
+    pub quarantined_answers: bool,
     pub trace: bool,
 }
 

@@ -2,9 +2,9 @@
 
 use crate::simulation::clock::Real;
 use quorum::lease::Standing;
-use quorum::message::{Fence, Token};
+use quorum::message::{Fence, Name, Token};
 use quorum::view::{Record, ViewId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a history has broken.
@@ -23,6 +23,15 @@ pub struct Held {
     pub standing: Arc<Standing>,
 }
 
+/// A question to all voters which names have votes.
+#[derive(Default)]
+pub struct Question {
+    /// The locks that were held when it began: node, life of its agent, token.
+    pub held: Vec<(usize, u64, Token)>,
+    /// How many voters of each view have answered, and the names.
+    pub answers: BTreeMap<ViewId, (usize, BTreeSet<Name>)>,
+}
+
 #[derive(Default)]
 pub struct Checks {
     pub broken: Option<Broken>,
@@ -37,6 +46,7 @@ pub struct Checks {
     pub clusters: Vec<u64>,
     /// The nodes that lock a free name one after the other, after all faults. `None` before that.
     pub probes: Option<Vec<usize>>,
+    pub questions: Vec<Question>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -46,6 +46,10 @@ pub enum Event {
     Return(usize),
     Heal,
     Check,
+    /// A question to all voters which names have votes.
+    Ask,
+    /// The voter of this node answers the question with this number.
+    Answer(usize, usize),
 }
 
 /// A machine and its host.
@@ -103,6 +107,8 @@ pub struct World {
     pub healed: bool,
     pub counts: BTreeMap<&'static str, u64>,
     pub lines: Vec<String>,
+    /// For questions, so that these change nothing else.
+    pub questions_random: Random,
     lives: u64,
     queue: BTreeMap<(Real, u64), Event>,
     order: u64,
@@ -172,6 +178,7 @@ impl World {
             counts: BTreeMap::new(),
             lines: Vec::new(),
             options: options.clone(),
+            questions_random: Random::new(!seed),
             lives: 0,
             queue: BTreeMap::new(),
             order: 0,
@@ -197,6 +204,7 @@ impl World {
             self.push(first + disaster, Event::Disaster);
         }
         self.push(first + self.plan.active, Event::Heal);
+        self.push(first, Event::Ask);
     }
 
     pub fn rules(&self) -> Rules {
@@ -275,6 +283,8 @@ impl World {
             Event::Return(node) => self.come_back(node),
             Event::Heal => self.heal(),
             Event::Check => self.check_progress(),
+            Event::Ask => self.ask(),
+            Event::Answer(number, node) => self.answer(number, node),
         }
         self.check_holders();
     }

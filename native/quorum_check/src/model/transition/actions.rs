@@ -14,7 +14,7 @@ use quorum::time::Time;
 /// The step of the unlock after a client's last step.
 const AFTER_LAST: usize = 99;
 
-fn spend(budget: &mut u8, count: u8) {
+pub(super) fn spend(budget: &mut u8, count: u8) {
     if *budget != Budget::UNLIMITED {
         *budget -= count;
     }
@@ -61,6 +61,8 @@ impl Transition<'_> {
             }
             Action::Stored(voter) => self.stored(voter),
             Action::GuestsStored(voter) => self.guests_stored(voter),
+            Action::Ask => self.ask(),
+            Action::Answer(voter) => self.answer(voter),
         }
     }
 
@@ -192,6 +194,7 @@ impl Transition<'_> {
     /// The frames in flight are delayed from now on.
     pub fn pass_time(&mut self) {
         spend(&mut self.state.left.time, 1);
+        self.pass_question();
         let counted = self.state.left.delays != Budget::UNLIMITED;
         let lease = self.setting.rules.holder_lease.as_nanos();
         let oldest = -i64::try_from(lease).expect("a small rule");

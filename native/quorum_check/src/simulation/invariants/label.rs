@@ -1,4 +1,4 @@
-//! The labels of the invariants. `docs/promises.md` describes Q1 to Q14, and the progress properties PR1, PR2 and PR6.
+//! The labels of the invariants. `docs/promises.md` describes Q1 to Q15, and the progress properties PR1, PR2 and PR6.
 
 macro_rules! labels {
     ($($(#[$doc:meta])* $label:ident,)*) => {
@@ -38,6 +38,8 @@ labels! {
     Q11,
     /// A voter gives no fence by an old state file.
     Q14,
+    /// A lock that was not held is not held again, and one that is held is in the answers of a quorum of voters.
+    Q15,
     /// Once healed, every lock request is granted.
     PR1,
     /// Without faults, no lock is lost or at risk, every unlock is confirmed, and a free name is granted.

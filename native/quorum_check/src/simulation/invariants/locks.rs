@@ -218,6 +218,7 @@ impl Checker {
     }
 
     pub fn after_agent(&mut self, node: usize, view: View<'_>) {
+        self.check_lapsed(node, view);
         let Some((agent, now)) = view.agent(node) else {
             return;
         };

@@ -2,8 +2,10 @@
 
 use crate::simulation::clock::Real;
 use quorum::lease::Standing;
-use quorum::message::{Batch, Fence, Mode, Session, Token};
+use quorum::members::MemberSet;
+use quorum::message::{Batch, Fence, Mode, Name, Session, Token};
 use quorum::time::Time;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,4 +84,13 @@ pub(super) struct Received {
     pub(super) batch: Batch,
     pub(super) was_quarantined: bool,
     pub(super) answered: bool,
+}
+
+/// A question to all voters which names have votes, and the answers so far.
+#[derive(Debug)]
+pub struct LiveQuestion {
+    /// The locks that were held when it began, and their names.
+    pub held: Vec<(Id, u32)>,
+    pub answered: MemberSet,
+    pub names: BTreeSet<Name>,
 }
