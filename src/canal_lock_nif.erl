@@ -19,7 +19,7 @@
 -export([acquire_many/4, release_many/2, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/3]).
 %% Shared keys: keys of which this node has a share.
 -export([acquire_shared/4, release_shared/1, release_shared_many/2, give_shared/3]).
--export([set_share/5, take_share/1, shared_keys/3]).
+-export([set_share/5, take_share/2, shared_keys/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
@@ -65,8 +65,8 @@
     Waiting :: non_neg_integer(),
     Need :: non_neg_integer(),
     Next :: non_neg_integer(),
-    %% Whether a call was refused since the last take_share/1.
-    WasRefused :: boolean()
+    %% Whether a call was refused, and one granted, since the last take_share/2.
+    {WasRefused :: boolean(), WasUsed :: boolean()}
 }.
 
 -spec acquire(key(), non_neg_integer(), non_neg_integer()) ->
@@ -132,8 +132,8 @@ give_shared(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 ) -> {InUse :: non_neg_integer(), done | more} | changed.
 set_share(_Serial, _Key, _Share, _Limit, _Passed) -> erlang:nif_error(not_loaded).
 
--spec take_share(key()) -> share() | none.
-take_share(_Key) -> erlang:nif_error(not_loaded).
+-spec take_share(serial(), key()) -> share() | none | changed.
+take_share(_Serial, _Key) -> erlang:nif_error(not_loaded).
 
 -spec shared_keys(serial(), non_neg_integer(), pos_integer()) ->
     piece({canal_lock:key(), Share :: non_neg_integer(), InUse :: non_neg_integer()}, non_neg_integer()).

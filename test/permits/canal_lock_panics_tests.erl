@@ -149,8 +149,9 @@ cases() ->
         {{set_share, 5}, [Serial, Shared], ?KEYS, fun(Key, Same) ->
             {0, done} = canal_lock_nif:set_share(Same, Key, 2, 2, 2)
         end},
-        {{take_share, 1}, [SharedHeld], ?KEYS, fun(Key, _) ->
-            {3, 3, 1, 0, 0, 0, false} = canal_lock_nif:take_share(Key)
+        {{take_share, 2}, [SharedHeld], ?KEYS, fun(Key, _) ->
+            {Same, _, _} = canal_lock_nif:shared_keys(0, 0, 1),
+            {3, 3, 1, 0, 0, 0, {false, true}} = canal_lock_nif:take_share(Same, Key)
         end}
     ],
     Others = [

@@ -19,7 +19,7 @@ every_kind() ->
     Keys = [Term || {_, Term} <- test_key_terms:all()],
     lists:foreach(fun(Key) ->
         %% Several names have the same term.
-        none = call(Key, fun canal_lock_nif:take_share/1),
+        none = call(Key, fun take_share/1),
         {0, done} = call(Key, fun(K) -> set_share(K, 2, 3, 3) end),
         ?assertEqual({acquired, 1}, canal_lock:acquire(Key, 1, 1)),
         ?assertEqual({acquired, 1}, acquire(Key, 3, 1)),
@@ -87,7 +87,7 @@ shares() ->
     [{acquired, 3}, full] = [acquire(db, 5, 1) || _ <- [1, 2]],
     [full, declare] = [acquire(db, MaxPer, 1, 2) || MaxPer <- [5, 4]],
     ?assertEqual({3, done}, set_share(db, 1, 5, 5)),
-    ?assertEqual({1, 5, 3, 0, 0, 0, true}, canal_lock_nif:take_share(db)),
+    ?assertMatch({1, 5, 3, 0, 0, 0, {true, _}}, take_share(db)),
     ok = release(db),
     ?assertEqual(full, acquire(db, 5, 1)),
     ok = release(db),
@@ -101,7 +101,7 @@ shares() ->
     %% Large numbers.
     Largest = (1 bsl 20) - 2,
     ?assertEqual({2, done}, set_share(db, 1 bsl 70, 1 bsl 70, 1 bsl 70)),
-    ?assertEqual({Largest, Largest, 2, 0, 0, 0, true}, canal_lock_nif:take_share(db)),
+    ?assertMatch({Largest, Largest, 2, 0, 0, 0, {true, _}}, take_share(db)),
     ?assertEqual({acquired, 3}, acquire(db, 1 bsl 70, 1 bsl 70)),
     ?assertEqual({acquired, 4}, acquire(db, Largest, 1)).
 
@@ -110,20 +110,20 @@ waits() ->
     [First, Second] = [make_ref() || _ <- [1, 2]],
     ?assertEqual(waiting, wait(db, 4, 1, 3, First)),
     ?assertEqual(waiting, wait(db, 4, 1, 1, Second)),
-    ?assertEqual({1, 4, 1, 2, 3, 3, false}, canal_lock_nif:take_share(db)),
+    ?assertMatch({1, 4, 1, 2, 3, 3, {false, _}}, take_share(db)),
     ?assertEqual({0, done}, set_share(db, 0, 4, 4)),
-    ?assertEqual({0, 4, 0, 2, 4, 3, false}, canal_lock_nif:take_share(db)),
+    ?assertMatch({0, 4, 0, 2, 4, 3, {false, _}}, take_share(db)),
     %% The first one needs more than the limit.
     ?assertEqual({1, done}, set_share(db, 2, 2, 2)),
     receive {canal_lock, Second, {acquired, 1}} -> ok end,
-    ?assertEqual({2, 2, 1, 1, 0, 0, false}, canal_lock_nif:take_share(db)),
+    ?assertMatch({2, 2, 1, 1, 0, 0, {false, _}}, take_share(db)),
     ?assertEqual({4, done}, set_share(db, 4, 4, 4)),
     receive {canal_lock, First, {acquired, 4}} -> ok end,
     ?assertEqual([declare, full], [wait(db, 5, 1, 1, make_ref()), wait(db, 4, 1, 5, make_ref())]).
 
 refusals() ->
     {0, done} = set_share(db, 0, 4, 4),
-    WasRefused = fun() -> element(7, canal_lock_nif:take_share(db)) end,
+    WasRefused = fun() -> element(1, element(7, take_share(db))) end,
     ?assertEqual(false, WasRefused()),
     [full, full] = [acquire(db, 4, 1), acquire(db, 4, 1)],
     ?assertEqual([true, false], [WasRefused(), WasRefused()]).
@@ -138,7 +138,7 @@ reclaimed() ->
     ?assertEqual([{db, 0, 1}], shared_keys()),
     ok = release(db),
     sweep(),
-    ?assertEqual(none, canal_lock_nif:take_share(db)).
+    ?assertEqual(none, take_share(db)).
 
 pieces() ->
     {0, done} = set_share(db, 0, 5000, 5000),
@@ -148,7 +148,7 @@ pieces() ->
     ?assert(Granted < 1000),
     ok = settled(canal_lock_nif:settle(shared, db)),
     [receive {canal_lock, Ref, {acquired, _}} -> ok end || Ref <- Refs],
-    ?assertMatch({5000, 5000, 1000, 0, 0, 0, false}, canal_lock_nif:take_share(db)).
+    ?assertMatch({5000, 5000, 1000, 0, 0, 0, {false, _}}, take_share(db)).
 
 settled(more) -> settled(canal_lock_nif:settle(shared, db));
 settled(done) -> ok.
@@ -167,7 +167,7 @@ bad_arguments() ->
             fun() -> canal_lock_nif:give_shared(db, not_a_pid, 1) end
         ]
     ],
-    ?assertEqual(none, canal_lock_nif:take_share(db)).
+    ?assertEqual(none, take_share(db)).
 
 acquire(Key, MaxPer, Buckets) ->
     acquire(Key, MaxPer, Buckets, 1).
@@ -194,6 +194,10 @@ set_share(Key, Share, Limit, Passed) ->
     {Serial, _, _} = canal_lock_nif:shared_keys(0, 0, 1),
     changed = canal_lock_nif:set_share(Serial + 1, Key, Share, Limit, Passed),
     canal_lock_nif:set_share(Serial, Key, Share, Limit, Passed).
+
+take_share(Key) ->
+    {Serial, _, _} = canal_lock_nif:shared_keys(0, 0, 1),
+    canal_lock_nif:take_share(Serial, Key).
 
 call(Key, Call) -> canal_lock_interned:call(Key, Call).
 

@@ -151,16 +151,20 @@ fn set_share<'a>(
     })
 }
 
-/// `take_share(Key) -> {Share, Passed | none, InUse, Waiting, Need, Next, WasRefused} | none`: `WasRefused`, whether a
-/// call was refused since the last time.
+/// `take_share(Serial, Key) -> {Share, Passed | none, InUse, Waiting, Need, Next, {WasRefused, WasUsed}} | none |
+/// changed`: whether a call was refused, and one granted, since the last time. `changed` if the open table has another
+/// serial number.
 #[rustler::nif]
-fn take_share<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Term<'a>> {
+fn take_share<'a>(env: Env<'a>, serial: u64, key: Term<'a>) -> NifResult<Term<'a>> {
     let share = with_table_in(env, SHARED, key, |open, pin, key| {
-        Ok(open.table.take_share(pin, key))
+        let is_same = open.serial == serial;
+        Ok(is_same.then(|| open.table.take_share(pin, key)))
     })?;
     let none = atoms::none().encode(env);
-    let Some(share) = share else {
-        return Ok(none);
+    let share = match share {
+        Some(Some(share)) => share,
+        Some(None) => return Ok(none),
+        None => return Ok(atoms::changed().encode(env)),
     };
     let ShareUse {
         share,
@@ -170,9 +174,11 @@ fn take_share<'a>(env: Env<'a>, key: Term<'a>) -> NifResult<Term<'a>> {
         need,
         next,
         was_refused,
+        was_used,
     } = share;
     let passed = passed.map_or(none, |passed| passed.permits().encode(env));
-    Ok((share, passed, in_use, waiting, need, next, was_refused).encode(env))
+    let marks = (was_refused, was_used);
+    Ok((share, passed, in_use, waiting, need, next, marks).encode(env))
 }
 
 /// `shared_keys(Serial, After, Limit) -> {Serial, [{Key, Share, InUse}], Next | done} | changed`

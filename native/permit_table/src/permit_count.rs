@@ -244,7 +244,8 @@ impl PermitCount {
         //
         // The swap below may be relaxed, as long as this load is Acquire. Every change of the word is a
         // read-modify-write, so it continues the release sequences of all earlier releases. Each acquire sets USED,
-        // only this function clears it, and one sweep runs at a time. So the swap to DEAD replaces a word that is
+        // only this function clears it, and one sweep runs at a time. (Of a shared key with a share, its agent clears
+        // it, too; when the share becomes 0, it is set.) So the swap to DEAD replaces a word that is
         // equal to the one that was read here, with no acquire, hence no release, in between. The swap releases
         // nothing: a thread that reads DEAD follows no pointer because of it. A thread that acquires a permit after
         // USED was cleared reads the same release sequences.

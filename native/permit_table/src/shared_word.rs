@@ -9,7 +9,7 @@
 //! An acquire decides on one read of the word, and takes effect by one compare-and-swap. It compares the capacity of
 //! the call with `passed`, the one that the agent set last. If they differ, nothing changes, and the caller tells the
 //! agent. Then it compares the permits in use with the share. `REFUSED` tells the agent, when it looks, that a call
-//! was refused.
+//! was refused, and `USED` that one was granted.
 //!
 //! A share can be set below the number of permits in use. These stay in use. No permit is granted until fewer than the
 //! share are in use. So after the share was set to `s` when `n` permits were in use, at most `max(s, n)` are, until it
@@ -55,6 +55,11 @@ impl Share {
         let passed = self.passed.map_or(NONE, Capacity::permits);
         SHARED | passed << (2 * BITS) | self.share << BITS
     }
+
+    /// Without a share, the key is new to the sweep.
+    fn new_bits(&self) -> u64 {
+        self.bits() | if self.share == 0 { USED } else { 0 }
+    }
 }
 
 impl Capacity {
@@ -68,7 +73,7 @@ impl PermitCount {
     /// A new shared key.
     pub(crate) fn with_share(share: &Share) -> Self {
         Self {
-            word: AtomicU64::new(USED | share.bits()),
+            word: AtomicU64::new(share.new_bits()),
         }
     }
 
@@ -109,8 +114,8 @@ impl PermitCount {
         };
         let set = |word| {
             debug_assert!(word & SHARED != 0, "a key is shared from its insertion on");
-            let kept = (word & (REFUSED | WAITERS | PART)) + taken(word);
-            (word != DEAD).then_some(kept | USED | share.bits())
+            let kept = (word & (REFUSED | USED | WAITERS | PART)) + taken(word);
+            (word != DEAD).then_some(kept | share.new_bits())
         };
         let set = self
             .word
@@ -127,13 +132,20 @@ impl PermitCount {
         }
     }
 
-    /// Whether a call was refused since the last time.
-    pub(crate) fn take_refusal(&self) -> bool {
-        let take = |word| (word != DEAD && word & REFUSED != 0).then_some(word & !REFUSED);
+    /// Whether a call was refused, and whether the share was used, since the last time.
+    pub(crate) fn take_marks(&self) -> (bool, bool) {
+        // Without a share, `USED` is for the sweep.
+        let marks = |word: u64| match word >> BITS & PART {
+            0 => REFUSED,
+            _ => REFUSED | USED,
+        };
+        let take = |word| (word != DEAD && word & marks(word) != 0).then_some(word & !marks(word));
         let taken = self
             .word
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, take);
-        taken.is_ok()
+        taken.map_or((false, false), |word| {
+            (word & REFUSED != 0, word & marks(word) & USED != 0)
+        })
     }
 }
 

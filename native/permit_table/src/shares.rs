@@ -33,6 +33,8 @@ pub struct ShareUse {
     pub next: u64,
     /// Whether a call was refused since the last [`Table::take_share`].
     pub was_refused: bool,
+    /// Whether a permit of the share was acquired since then. False without a share.
+    pub was_used: bool,
 }
 
 impl<K: Key, N: Notice> Table<K, N> {
@@ -123,13 +125,14 @@ impl<K: Key, N: Notice> Table<K, N> {
         }
     }
 
-    /// What the table has and needs of a shared key: `None` if it has no such key. Clears the mark of a refusal.
+    /// What the table has and needs of a shared key: `None` if it has no such key. Clears the marks of a refusal
+    /// and of an acquire.
     ///
     /// # Cost
     /// 0.1 µs: a lock.
     pub fn take_share<Q: Hash + Equivalent<K>>(&self, pin: &Pin, query: &Q) -> Option<ShareUse> {
         let node = self.keys.get(pin, self.sort_key(query), query)?;
-        let was_refused = node.count.take_refusal();
+        let (was_refused, was_used) = node.count.take_marks();
         let (seen, waiting, (need, next)) = self.queues.need_of(node);
         Some(ShareUse {
             share: seen.share()?,
@@ -139,6 +142,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             need,
             next,
             was_refused,
+            was_used,
         })
     }
 

@@ -84,6 +84,8 @@ struct Model {
     queue: Vec<Waiter>,
     was_refused: bool,
     is_used: bool,
+    /// Requests wait, or have waited since the last look. What they collect counts as used.
+    has_waited: bool,
     granted: Vec<(u64, WaitEnd)>,
 }
 
@@ -143,6 +145,7 @@ impl Model {
             need: need.sum(),
             next: candidates().next().map_or(0, |of| of.permits),
             was_refused: self.was_refused,
+            was_used: self.is_used && self.share > 0,
         })
     }
 }
@@ -179,7 +182,9 @@ fn play(calls: Vec<Call>) {
                         let holder = of;
                         if model.queue.is_empty() {
                             model.limit = u64::MAX;
+                            model.is_used = true;
                         }
+                        model.has_waited = true;
                         let collected = 0;
                         model.queue.push(Waiter {
                             request,
@@ -187,7 +192,6 @@ fn play(calls: Vec<Call>) {
                             permits,
                             collected,
                         });
-                        model.is_used = true;
                         Waited::Waiting
                     }
                     None => Waited::Declare,
@@ -245,13 +249,20 @@ fn play(calls: Vec<Call>) {
                     .iter_mut()
                     .for_each(|waiter| waiter.collected = 0);
                 (model.share, model.passed, model.limit) = (share, passed, limit);
-                (model.is_present, model.is_used) = (true, true);
+                model.is_present = true;
+                model.is_used |= share == 0;
                 model.settle();
                 assert_eq!(in_use, model.in_use());
             }
             Call::Look => {
-                assert_eq!(share(&table, KEY), model.share());
+                let (seen, mut expected) = (share(&table, KEY), model.share());
+                if let (Some(seen), Some(expected)) = (seen, &mut expected) {
+                    expected.was_used |= model.has_waited && seen.was_used;
+                }
+                assert_eq!(seen, expected);
                 model.was_refused = false;
+                model.has_waited = !model.queue.is_empty();
+                model.is_used &= model.share == 0;
             }
             Call::Sweep => {
                 sweep(&table);
