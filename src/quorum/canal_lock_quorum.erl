@@ -212,18 +212,7 @@
 %% 25.3.2.10, and OTP 26 before 26.2.3.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) ->
-    ?ANSWER([Options], start(Options)).
-
-start(Options) ->
-    case canal_lock_quorum_config:wrong_option(Options) of
-        none ->
-            case canal_lock_quorum_nif:load() of
-                ok -> canal_lock_quorum_sup:start_link(canal_lock_quorum_config:make(Options));
-                {error, Text} -> {error, {nif_not_loaded, Text}}
-            end;
-        Wrong ->
-            {raise, {badarg, #{1 => canal_lock_errors:option_text(Wrong, Options)}}}
-    end.
+    ?ANSWER([Options], canal_lock_quorum_sup:start_link(Options)).
 
 %% @doc The child specification of the quorum locks, for a supervisor.
 %%

@@ -6,7 +6,7 @@
 -define(ERRORS, canal_lock_quorum_errors).
 -include("../canal_lock_errors.hrl").
 
--export([options/0, wrong_option/1, make/1]).
+-export([options/0, wrong_option/1, make/1, totals_interval_ms/1]).
 -export([is_client/2, wrong_members/1, default_state_file/0]).
 
 -export_type([config/0, options/0]).
@@ -177,6 +177,10 @@ lease_ms(Lease_ms) ->
 run(Run) ->
     {is_integer(Run) andalso Run >= 1 andalso Run =< ?MAX_RUN, "be an integer from 1 to 255"}.
 
+-spec totals_interval_ms(options()) -> pos_integer().
+totals_interval_ms(Options) ->
+    maps:get(totals_interval_ms, Options, ?TOTALS_INTERVAL_MS).
+
 %% For options that have been checked.
 -spec make(options()) -> config().
 make(Options = #{members := Given}) ->
@@ -208,7 +212,7 @@ make(Options = #{members := Given}) ->
         reconnect_ms => maps:get(reconnect_ms, Options, ?RECONNECT_MS),
         max_waiting => maps:get(max_waiting, Options, ?MAX_WAITING),
         totals => canal_lock_quorum_totals:new(),
-        totals_interval_ms => maps:get(totals_interval_ms, Options, ?TOTALS_INTERVAL_MS),
+        totals_interval_ms => totals_interval_ms(Options),
         state_file => StateFile
     }.
 

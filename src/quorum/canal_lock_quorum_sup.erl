@@ -5,7 +5,7 @@
 
 -behaviour(supervisor).
 
--export([start_link/1, stop/0, init/1]).
+-export([start_link/1, configure/1, stop/0, init/1]).
 -export([needed_vm/1]).
 
 -define(NAME, canal_lock_quorum).
@@ -21,16 +21,30 @@
 %% {state_file_not_writable, Path, Text}}' if it cannot be written, because its folder does not exist, for example.
 %% `{error, {state_file_not_usable, Path, Text}}' if it is another file, or that of another node. `{error, {lease_ms,
 %% Given, Stored}}' if the view in it has another lease.
--spec start_link(canal_lock_quorum_config:config()) -> {ok, pid()} | {error, term()}.
-start_link(Config) ->
-    case whereis(?NAME) of
-        undefined ->
+-spec start_link(canal_lock_quorum:options()) -> {ok, pid()} | {error, term()} | {raise, canal_lock_errors:cause()}.
+start_link(Options) ->
+    case configure(Options) of
+        {ok, Config} -> start(Config);
+        Other -> Other
+    end.
+
+%% The configuration of these options, or why a start with them would fail.
+-spec configure(canal_lock_quorum:options()) ->
+    {ok, canal_lock_quorum_config:config()} | {error, term()} | {raise, canal_lock_errors:cause()}.
+configure(Options) ->
+    case {canal_lock_quorum_config:wrong_option(Options), canal_lock_quorum_nif:load(), whereis(?NAME)} of
+        {none, ok, undefined} ->
+            Config = canal_lock_quorum_config:make(Options),
             case canal_lock_quorum_state_file:check(Config) of
-                ok -> start(Config);
+                ok -> {ok, Config};
                 Error -> Error
             end;
-        Pid ->
-            {error, {already_started, Pid}}
+        {none, ok, Pid} ->
+            {error, {already_started, Pid}};
+        {none, {error, Text}, _} ->
+            {error, {nif_not_loaded, Text}};
+        {Wrong, _, _} ->
+            {raise, {badarg, #{1 => canal_lock_errors:option_text(Wrong, Options)}}}
     end.
 
 start(Config) ->
