@@ -1,9 +1,5 @@
-%% Clients that use quorum locks while a test causes faults, and record what they see, for test_quorum_history. Each
-%% client appends to a file of its own without a buffer, so the records survive when its node is killed.
-%%
-%% Times are those of `os:perf_counter/1', CLOCK_MONOTONIC on Linux. It is the same for all VMs of a machine, also in
-%% network namespaces, and neither the VM nor a change of the wall clock corrects it. (`erlang:monotonic_time/0' starts
-%% from a different value in each VM. The clock of leases also counts while the machine sleeps, which no test does.)
+%% Clients that use quorum locks while a test causes faults, and record what they see (test_facts), for
+%% test_quorum_history.
 %%
 %% There are three kinds of clients. Busy clients compete for a few names, as writers, as readers and for several names
 %% at once. They hold a lock for milliseconds, add to the numbers of test_quorum_register, and end a lock in all ways.
@@ -12,7 +8,7 @@
 %% another contender gets the lock at the moment at which a fault of the protocol would show.
 -module(test_quorum_clients).
 
--export([start/1, stop/0, granted/0, is_kept/0, has_contended/1, release_contended/0, now_ns/0, read/1]).
+-export([start/1, stop/0, shut_down/0, granted/0, is_kept/0, has_contended/1, release_contended/0, violations/2]).
 
 -export_type([options/0]).
 
@@ -29,6 +25,8 @@
     lease_ms := pos_integer()
 }.
 
+-import(test_facts, [now_ns/0]).
+
 -record(client, {
     kind :: busy | keeper | contender,
     options :: options(),
@@ -39,7 +37,6 @@
 
 -define(SUPERVISOR, test_quorum_clients).
 -define(GRANTED, {?MODULE, granted}).
--define(FILE_PREFIX, "history_").
 
 %% The names of the busy clients: few, so that they compete.
 -define(BUSY_NAMES, [{hot, Number} || Number <- lists:seq(1, 4)]).
@@ -54,10 +51,6 @@
 -define(STOP_MS, 60_000).
 
 -define(PAUSE_AFTER_REFUSAL_MS, 20).
-
--spec now_ns() -> integer().
-now_ns() ->
-    os:perf_counter(nanosecond).
 
 -spec start(options()) -> ok.
 start(Options = #{busy := Busy}) ->
@@ -100,6 +93,10 @@ stop() ->
     after ?STOP_MS -> error(clients_do_not_end)
     end.
 
+-spec shut_down() -> ok.
+shut_down() ->
+    ok.
+
 %% How many locks clients of this node have been granted.
 -spec granted() -> non_neg_integer().
 granted() ->
@@ -124,15 +121,17 @@ release_contended() ->
 contended() ->
     [Lock || Lock = #{names := [?CONTENDED]} <- canal_lock_quorum_lock_table:infos()].
 
+-spec violations(test_quorum_history:history(), Lease_ms :: pos_integer()) -> [test_quorum_history:violation()].
+violations(History, _Lease_ms) ->
+    test_quorum_history:violations(History).
+
 new(Kind, Options) ->
     spawn_link(fun() -> init(Kind, Options) end).
 
 init(Kind, Options = #{index := Index, start := Start, folder := Folder, register := Register}) ->
     Id = {Start, Kind, erlang:unique_integer([positive])},
-    Path = filename:join(Folder, lists:concat([?FILE_PREFIX, Index, "_", Start, "_", element(3, Id)])),
-    {ok, File} = file:open(Path, [append, raw, binary]),
+    File = test_facts:open(Folder, {Index, Id}),
     Client = #client{kind = Kind, options = Options, file = File, register = test_quorum_register:connect(Register)},
-    ok = note({client, {Index, Id}}, Client),
     loop(Client).
 
 %%% What clients do
@@ -327,21 +326,5 @@ unlock(by_another, Lock) ->
 unlock(Function, Lock) ->
     answer_or_error(fun() -> canal_lock_quorum:Function(Lock) end).
 
-%%% The files
-
 note(Fact, #client{file = File}) ->
-    Bytes = term_to_binary(Fact),
-    file:write(File, <<(byte_size(Bytes)):32, Bytes/binary>>).
-
-%% All histories of a folder, without a fact that was only partly written when its node was killed.
--spec read(file:filename()) -> [{test_quorum_history:client(), [test_quorum_history:fact()]}].
-read(Folder) ->
-    Read = [read_file(Path) || Path <- filelib:wildcard(filename:join(Folder, ?FILE_PREFIX "*"))],
-    [{Client, Facts} || [{client, Client} | Facts] <- Read].
-
-read_file(Path) ->
-    {ok, Bytes} = file:read_file(Path),
-    facts(Bytes).
-
-facts(<<Size:32, Fact:Size/binary, Rest/binary>>) -> [binary_to_term(Fact) | facts(Rest)];
-facts(_) -> [].
+    test_facts:note(Fact, File).

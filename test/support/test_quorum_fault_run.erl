@@ -16,11 +16,13 @@
 
 %% `clients': the nodes that are clients of the quorum locks. All others are members. (The processes that use locks are
 %% called clients here, too: each node has some, `busy' of one kind. They check a lock at most once in `pause_ms'.)
+%% `users': the module of these processes, which may use what is built on quorum locks.
 %% `enough': how many locks these are granted after the last start of their nodes, and how many additions the register
 %% takes, before the run ends.
 -type setting() :: #{
     nodes := pos_integer(),
     clients => [index()],
+    users => module(),
     busy => pos_integer(),
     pause_ms => pos_integer(),
     lease_ms := pos_integer(),
@@ -33,6 +35,7 @@
 -type run() :: #{
     cluster := test_faulty_cluster:cluster(),
     clients := [index()],
+    users := module(),
     busy := pos_integer(),
     pause_ms := non_neg_integer(),
     lease_ms := pos_integer(),
@@ -71,6 +74,7 @@ run(Setting = #{lease_ms := Lease_ms}, Faults) ->
         Run = #{
             cluster => Cluster,
             clients => maps:get(clients, Setting, []),
+            users => maps:get(users, Setting, test_quorum_clients),
             busy => maps:get(busy, Setting, ?BUSY_CLIENTS),
             pause_ms => maps:get(pause_ms, Setting, 0),
             lease_ms => Lease_ms,
@@ -81,14 +85,14 @@ run(Setting = #{lease_ms := Lease_ms}, Faults) ->
         Caused = [{Fault, test_quorum_faults:cause(Fault, Run)} || Fault <- Faults],
         await_enough(maps:get(enough, Setting, #{granted => 0, adds => 0}), Register, Run),
         Left = stop_clients(Run),
-        Clients = test_quorum_clients:read(folder(Cluster)),
+        Clients = test_facts:read(folder(Cluster)),
         Known = Start ++ lists:append([Its || {_, {_, Its}} <- Caused]) ++ Left,
         History = #{clients => Clients, known => Known},
         Result = #{lost := Lost} = test_quorum_register:result(Register),
         #{
             seen => [{Fault, Seen} || {Fault, {Seen, _}} <- Caused],
             counts => maps:merge(test_quorum_history:counts(History), maps:remove(lost, Result)),
-            wrong => test_quorum_history:violations(History) ++ lost(Lost, Result, Faults, Run)
+            wrong => (maps:get(users, Run)):violations(History, Lease_ms) ++ lost(Lost, Result, Faults, Run)
         }
     after
         test_quorum_register:stop(Register),
@@ -104,7 +108,7 @@ lost(Lost, #{slowest_ms := Slowest_ms}, Faults, Run) ->
 
 %% Starts locks and clients on nodes that have none.
 -spec start_clients(run(), [index()]) -> ok.
-start_clients(Run = #{cluster := Cluster, register := Register}, Indexes) ->
+start_clients(Run = #{cluster := Cluster, users := Users, register := Register}, Indexes) ->
     [start_locks(Index, Run) || Index <- Indexes],
     Options = #{
         start => erlang:unique_integer([positive]),
@@ -114,7 +118,7 @@ start_clients(Run = #{cluster := Cluster, register := Register}, Indexes) ->
         pause_ms => maps:get(pause_ms, Run),
         lease_ms => part_ms(lease, Run)
     },
-    [call(Cluster, Index, fun() -> test_quorum_clients:start(Options#{index => Index}) end) || Index <- Indexes],
+    [call(Cluster, Index, fun() -> Users:start(Options#{index => Index}) end) || Index <- Indexes],
     ok.
 
 await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{cluster := Cluster}) ->
@@ -125,9 +129,10 @@ await_enough(#{granted := Granted, adds := Adds}, Register, Run = #{cluster := C
     test_await:value(true, IsEnough, ?ENOUGH_MS).
 
 %% What is left on the nodes when all clients have ended and the leases of their locks are over.
-stop_clients(Run = #{cluster := Cluster}) ->
-    Stop = fun(Index) -> call(Cluster, Index, fun test_quorum_clients:stop/0) end,
-    _ = test_await:in_parallel(Stop, indexes(Cluster)),
+stop_clients(Run = #{cluster := Cluster, users := Users}) ->
+    Stop = fun(Call) -> test_await:in_parallel(fun(Index) -> call(Cluster, Index, Call) end, indexes(Cluster)) end,
+    _ = Stop(fun Users:stop/0),
+    _ = Stop(fun Users:shut_down/0),
     Until = now_ns() + ns(bound_ms(0, Run)),
     [
         {left, Index, test_await:last_value([], fun() -> left(Index, Run) end, ms(Until - now_ns()))}
@@ -173,8 +178,8 @@ recovery(Run, Indexes, From, Within_ms) ->
     ],
     {ms(now_ns() - From), [{recovers, Index, From, From + ns(Within_ms)} || Index <- Indexes]}.
 
-granted(#{cluster := Cluster}, Index) ->
-    call(Cluster, Index, fun test_quorum_clients:granted/0).
+granted(#{cluster := Cluster, users := Users}, Index) ->
+    call(Cluster, Index, fun Users:granted/0).
 
 %% The recovery of all nodes after a fault of this length, and a description of it.
 -spec recovered(run(), [index()], From_ns :: integer(), Fault_ms :: integer()) -> {Seen :: string(), [known()]}.
@@ -187,7 +192,7 @@ recovered(Run, Indexes, From, Fault_ms) ->
 lost_at(#{cluster := Cluster}, Indexes, Since) ->
     length([
         Request
-     || {{Index, _}, Facts} <- test_quorum_clients:read(folder(Cluster)),
+     || {{Index, _}, Facts} <- test_facts:read(folder(Cluster)),
         lists:member(Index, Indexes),
         {lost, At, Request} <- Facts,
         At > Since
@@ -213,7 +218,7 @@ part_ms(attempt, #{lease_ms := Lease_ms}) -> Lease_ms div 10.
 
 -spec now_ns() -> integer().
 now_ns() ->
-    test_quorum_clients:now_ns().
+    test_facts:now_ns().
 
 -spec ns(integer()) -> integer().
 ns(Ms) -> Ms * 1_000_000.

@@ -235,21 +235,21 @@ losing(Description, Run = #{cluster := Cluster}, Cause) ->
     {lists:concat([Description, "; ", Lost, " locks lost; ", Seen]), Known}.
 
 %% The keeper of a node holds a lock, so a fault that ends locks on this node ends at least one.
-await_kept(Index, #{cluster := Cluster}) ->
-    call(Cluster, Index, fun() -> test_await:value(true, fun test_quorum_clients:is_kept/0) end).
+await_kept(Index, #{cluster := Cluster, users := Users}) ->
+    call(Cluster, Index, fun() -> test_await:value(true, fun Users:is_kept/0) end).
 
 %% Makes the contender of a node lock the contended name. The others hold it for up to two leases each, and a
 %% contender that has waited too long asks again. So with five of them a contender may wait for minutes, unless a holder
 %% releases early.
-await_contended(Index, Run = #{cluster := Cluster}) ->
+await_contended(Index, Run = #{cluster := Cluster, users := Users}) ->
     Since_ms = call(Cluster, Index, fun() -> erlang:system_time(millisecond) end),
     Has = fun() ->
-        call(Cluster, Index, fun() -> test_quorum_clients:has_contended(Since_ms) end) orelse
+        call(Cluster, Index, fun() -> Users:has_contended(Since_ms) end) orelse
             begin
-                [call(Cluster, Other, fun test_quorum_clients:release_contended/0) || Other <- others(Run, Index)],
+                [call(Cluster, Other, fun Users:release_contended/0) || Other <- others(Run, Index)],
                 Wait_ms = part_ms(attempt, Run) div 2,
                 call(Cluster, Index, fun() ->
-                    test_await:last_value(true, fun() -> test_quorum_clients:has_contended(Since_ms) end, Wait_ms)
+                    test_await:last_value(true, fun() -> Users:has_contended(Since_ms) end, Wait_ms)
                 end)
             end
     end,
