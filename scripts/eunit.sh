@@ -31,6 +31,9 @@ longest=(
   canal_lock_remote_storm_tests
   canal_lock_remote_timeout_tests
   canal_lock_quorum_life_tests
+  canal_lock_cluster_faults_tests
+  canal_lock_cluster_tests
+  canal_lock_cluster_simulation_tests
   canal_lock_quorum_disk_tests
   canal_lock_view_storm_tests
   canal_lock_quorum_faulty_cluster_tests
@@ -39,6 +42,7 @@ longest=(
   canal_lock_quorum_unlock_failures_tests
   canal_lock_wait_storm_tests
   canal_lock_docs_tests
+  canal_lock_three_shells_tests
   canal_lock_death_storm_tests
   canal_lock_keep_storm_tests
   canal_lock_memory_tests

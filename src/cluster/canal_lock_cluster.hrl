@@ -17,8 +17,8 @@
 
 %% A node to the allocator: it has seen the row with that `number', and keeps `share' permits of it; the rest is free
 %% for other nodes. It uses `in_use', and needs `need' more. `waiting' requests wait; the oldest of them that needs no
-%% more than the limit, or else a refused call, needs `next' in all. `declared': a capacity that a caller has passed,
-%% with a number, until the allocator has seen it. `limit' and `version' as it knows them.
+%% more than the limit, or else a refused call, needs `next' in all. `passed': the capacity of the last call.
+%% `declared': that capacity with a number, until the allocator has seen it. `limit' and `version' as it knows them.
 -record(have, {
     key :: canal_lock:key(),
     number :: non_neg_integer(),
@@ -27,6 +27,7 @@
     need :: non_neg_integer(),
     next :: non_neg_integer(),
     waiting :: non_neg_integer(),
+    passed :: non_neg_integer() | none,
     declared :: {pos_integer(), non_neg_integer()} | none,
     limit :: non_neg_integer(),
     version :: canal_lock_cluster_ledger:version() | none

@@ -12,15 +12,20 @@
 
 -include("canal_lock_cluster.hrl").
 
--export([new/1, handle/3, silent/1, wake_ms/2]).
+-export([new/1, handle/3, silent/2, usage/2, keys/1, wake_ms/2]).
 
--export_type([ledger/0, event/0, version/0, message/0]).
+-export_type([ledger/0, event/0, version/0, message/0, silent/0]).
 
-%% A node keeps the permits of its turn for so long after it has confirmed them.
+%% A node keeps the permits of its turn for so long after it has confirmed them. Longer, if it has permits without its
+%% turn: nobody waits for a first one, and each move costs messages.
 -define(TURN_MS, 20).
+-define(LONG_TURN_MS, 100).
 
 %% How often a key is divided while the limit is not enough.
 -define(DIVIDE_MS, 5).
+
+%% A node that has sent nothing for so long is silent. Each sends a message per second.
+-define(SILENT_MS, 2500).
 
 %% Keys per step. A step should take less than a millisecond.
 -define(KEYS, 100).
@@ -39,6 +44,12 @@
     %% A node has a session, or a connection again.
     | {hello, node(), Session :: pos_integer()}
     | {down, node()}
+    %% Once per second.
+    | {alive, node(), Session :: pos_integer()}
+    %% A session has ended.
+    | {over, node(), Session :: pos_integer()}
+    %% A message to the node was refused.
+    | {again, node()}
     | {have, node(), Term :: pos_integer(), Session :: pos_integer(), [#have{}]}
     %% All keys of a node, in pieces.
     | {report, node(), Term :: pos_integer(), Session :: pos_integer(), Ask :: pos_integer(), [#have{}],
@@ -64,6 +75,7 @@
     %% What its turn reserves, and when it has confirmed that.
     turn = none :: none | {pos_integer(), unconfirmed | integer()},
     declared = 0 :: non_neg_integer(),
+    passed = none :: non_neg_integer() | none,
     %% Of the limit that it knows.
     version :: version() | none,
     %% The last question to the node after which it has confirmed the last number.
@@ -73,8 +85,8 @@
 -record(key, {
     limit = 0 :: non_neg_integer(),
     version = none :: version() | none,
-    %% While this allocator learns: what nodes have returned.
-    returned = 0 :: non_neg_integer(),
+    %% While this allocator learns: what nodes have returned, less what the limit was lowered.
+    returned = 0 :: integer(),
     rows = #{} :: #{node() => #row{}},
     contended = false :: boolean(),
     divided_ms = 0 :: integer(),
@@ -86,8 +98,12 @@
     term :: pos_integer(),
     %% Nodes that have not reported.
     learning = all :: all | #{node() => unknown},
+    %% Nodes that must be asked when the first list is there.
+    greeted = [] :: [node()],
     %% Those that are not over.
-    sessions = #{} :: #{node() => {Session :: pos_integer(), up | silent}},
+    sessions = #{} :: #{node() => Session :: pos_integer()},
+    %% When each of them has sent the last message.
+    heard = #{} :: #{node() => integer()},
     %% The last question to a node, and the last one that it has answered completely.
     asks = #{} :: #{node() => {Asked :: pos_integer(), Answered :: non_neg_integer()}},
     keys = #{} :: #{canal_lock:key() => #key{}},
@@ -123,11 +139,28 @@ messages(L = #ledger{term = Term, sets = Sets, questions = Questions}) ->
     {Asked ++ Set, L#ledger{sets = #{}, questions = []}}.
 
 %% Whose locks must be in the next list, or they are over. `all' before the first list.
--spec silent(ledger()) -> silent().
-silent(#ledger{learning = all}) ->
+-spec silent(Now_ms :: integer(), ledger()) -> silent().
+silent(_, #ledger{learning = all}) ->
     all;
-silent(#ledger{learning = Learning, sessions = Sessions}) ->
-    maps:to_list(Learning) ++ [{Node, Session} || {Node, {Session, silent}} <- maps:to_list(Sessions)].
+silent(Now_ms, #ledger{learning = Learning, sessions = Sessions, heard = Heard}) ->
+    Silent = [{Node, map_get(Node, Sessions)} || {Node, At_ms} <- maps:to_list(Heard), Now_ms - At_ms >= ?SILENT_MS],
+    maps:to_list(Learning) ++ Silent.
+
+%% What the nodes have of a key, as far as they have reported.
+-spec usage(canal_lock:key(), ledger()) -> #{
+    limit := non_neg_integer() | none,
+    nodes := #{node() => #{share := non_neg_integer(), in_use := non_neg_integer(), waiting := non_neg_integer()}}
+}.
+usage(Key, L = #ledger{keys = Keys}) ->
+    #key{limit = Limit, version = Version, rows = Rows} = maps:get(Key, Keys, #key{}),
+    Of = fun(_, #row{share = Share, in_use = InUse, waiting = Waiting}) ->
+        #{share => Share, in_use => InUse, waiting => Waiting}
+    end,
+    #{limit => case Version of none -> none; _ -> Limit end, nodes => maps:map(Of, live(Rows, L))}.
+
+%% How many keys it knows.
+-spec keys(ledger()) -> non_neg_integer().
+keys(#ledger{keys = Keys}) -> map_size(Keys).
 
 %% How long to wait for the event `step'.
 -spec wake_ms(Now_ms :: integer(), ledger()) -> timeout().
@@ -141,32 +174,40 @@ wake_ms(_, _) ->
 
 %%% Sessions
 
-event({listed, all, Nodes}, _, L = #ledger{learning = all}) ->
-    lists:foldl(fun ask/2, L#ledger{learning = maps:from_list([{Node, unknown} || Node <- Nodes])}, Nodes);
+event({listed, all, Nodes}, _, L = #ledger{learning = all, greeted = Greeted}) ->
+    Learning = L#ledger{learning = maps:from_list([{Node, unknown} || Node <- Nodes]), greeted = []},
+    lists:foldl(fun ask/2, Learning, lists:usort(Nodes ++ Greeted));
 event({listed, Silent, Nodes}, _, L) ->
     lists:foldl(fun over/2, L, [Each || Each = {Node, _} <- Silent, not lists:member(Node, Nodes)]);
-event({hello, _, _}, _, L = #ledger{learning = all}) ->
-    %% The node repeats it.
-    L;
-event({hello, Node, Session}, _, L = #ledger{sessions = Sessions}) ->
-    case Sessions of
-        #{Node := {Session, _}} -> ask(Node, L#ledger{sessions = Sessions#{Node := {Session, up}}});
-        #{} -> ask(Node, L)
+event({hello, Node, _}, _, L = #ledger{learning = all, greeted = Greeted}) ->
+    L#ledger{greeted = lists:usort([Node | Greeted])};
+event({hello, Node, Session}, Now_ms, L) ->
+    ask(Node, case is_current(Node, Session, L) of true -> heard(Node, Now_ms, L); false -> L end);
+event({alive, Node, Session}, Now_ms, L) ->
+    case is_current(Node, Session, L) of
+        true -> heard(Node, Now_ms, L);
+        false -> event({hello, Node, Session}, Now_ms, L)
     end;
-event({down, Node}, _, L = #ledger{sessions = Sessions}) ->
+event({down, Node}, Now_ms, L = #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := {Session, up}} -> L#ledger{sessions = Sessions#{Node := {Session, silent}}};
+        #{Node := _} -> heard(Node, Now_ms - ?SILENT_MS, L);
         #{} -> L
     end;
+event({over, Node, Session}, _, L) ->
+    over({Node, Session}, L);
+event({again, Node}, _, L) ->
+    ask(Node, L);
 event({have, Node, Term, Session, Haves}, Now_ms, L = #ledger{term = Term}) ->
     case is_current(Node, Session, L) of
-        true -> lists:foldl(fun(Have, To) -> have(Node, Session, Have, Now_ms, To) end, L, Haves);
+        true ->
+            Heard = heard(Node, Now_ms, L),
+            lists:foldl(fun(Have, To) -> have(Node, Session, Have, Now_ms, To) end, Heard, Haves);
         false -> L
     end;
 event({report, Node, Term, Session, Ask, Haves, IsLast}, Now_ms, L = #ledger{term = Term, asks = Asks}) ->
     case Asks of
         #{Node := {Ask, _}} ->
-            Begun = L#ledger{sessions = (L#ledger.sessions)#{Node => {Session, up}}},
+            Begun = heard(Node, Now_ms, L#ledger{sessions = (L#ledger.sessions)#{Node => Session}}),
             Reported = lists:foldl(fun(Have, To) -> reported(Node, Session, Have, Now_ms, To) end, Begun, Haves),
             report_end(IsLast, Node, Ask, Reported);
         #{} ->
@@ -185,9 +226,12 @@ ask(Node, L = #ledger{asks = Asks, number = Number, questions = Questions}) ->
         questions = [{Node, Number + 1} | Questions]
     }.
 
+heard(Node, At_ms, L = #ledger{heard = Heard}) ->
+    L#ledger{heard = Heard#{Node => At_ms}}.
+
 is_current(Node, Session, #ledger{sessions = Sessions}) ->
     case Sessions of
-        #{Node := {Session, _}} -> true;
+        #{Node := Session} -> true;
         #{} -> false
     end.
 
@@ -201,15 +245,16 @@ learned(Node, L = #ledger{learning = Learning}) ->
 
 over({Node, unknown}, L = #ledger{learning = Learning}) when is_map_key(Node, Learning) ->
     start_pass(learned(Node, L));
-over({Node, Session}, L = #ledger{sessions = Sessions}) ->
+over({Node, Session}, L = #ledger{sessions = Sessions, heard = Heard}) ->
     case Sessions of
-        #{Node := {Session, silent}} -> start_pass(L#ledger{sessions = maps:remove(Node, Sessions)});
-        #{} -> L
+        #{Node := Session} ->
+            start_pass(L#ledger{sessions = maps:remove(Node, Sessions), heard = maps:remove(Node, Heard)});
+        #{} ->
+            L
     end.
 
 session(Node, #ledger{sessions = Sessions}) ->
-    #{Node := {Session, _}} = Sessions,
-    Session.
+    map_get(Node, Sessions).
 
 live(Rows, L) ->
     maps:filter(fun(Node, #row{session = Session}) -> is_current(Node, Session, L) end, Rows).
@@ -241,9 +286,13 @@ new_row(Session, #have{share = Share, number = Number, version = Version}) ->
 with_limit(#have{limit = Limit, version = Version}, K = #key{version = Last}) when
     Version =/= none, Last =:= none orelse Version > Last
 ->
-    K#key{limit = Limit, version = Version};
+    limit(Limit, Version, K);
 with_limit(_, K) ->
     K.
+
+%% What was returned of a higher limit is not free below a lower one.
+limit(Limit, Version, K = #key{limit = Before, returned = Returned}) ->
+    K#key{limit = Limit, version = Version, returned = Returned - max(0, Before - Limit)}.
 
 confirmed(Node, H, Row, K, Now_ms, L) ->
     #have{key = Key, number = Number, share = Share, in_use = InUse, need = Need, declared = Declared} = H,
@@ -253,6 +302,7 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
         need = Need,
         next = H#have.next,
         waiting = H#have.waiting,
+        passed = H#have.passed,
         since = case Row#row.need of 0 -> Now_ms; _ -> Row#row.since end,
         seen = max(Number, Row#row.seen),
         ask = case Number =:= Row#row.number of true -> Asked; false -> Row#row.ask end
@@ -265,33 +315,41 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
     Lowered = turn(Needing#row{share = Row#row.share - Returned}, Now_ms),
     Key1 = with_row(Node, Lowered, K#key{returned = K#key.returned + Returned}),
     {Key2, L1} = declare(Node, Declared, Key1, L),
-    forget_or_divide(Key, Node, Key2, Now_ms, L1).
+    forget_or_divide(Key, Node, Returned, Key2, Now_ms, L1).
 
-%% The turn ends `TURN_MS' after the node has confirmed it.
 turn(Row = #row{turn = none}, _) ->
     Row;
 turn(Row = #row{turn = {Amount, unconfirmed}, share = Share, number = Number, seen = Number}, Now_ms) when
     Share >= Amount
 ->
     Row#row{turn = {Amount, Now_ms}};
-turn(Row = #row{turn = {_, Confirmed_ms}}, Now_ms) when is_integer(Confirmed_ms), Now_ms - Confirmed_ms >= ?TURN_MS ->
-    Row#row{turn = none, since = Now_ms};
-turn(Row, _) ->
-    Row.
+turn(Row = #row{turn = {_, unconfirmed}}, _) ->
+    Row;
+turn(Row, Now_ms) ->
+    case Now_ms >= turn_ends_ms(Row) of
+        true -> Row#row{turn = none, since = Now_ms};
+        false -> Row
+    end.
+
+turn_ends_ms(#row{turn = {Amount, Confirmed_ms}, next = Next}) when Amount > 1, Amount > Next ->
+    Confirmed_ms + ?LONG_TURN_MS;
+turn_ends_ms(#row{turn = {_, Confirmed_ms}}) ->
+    Confirmed_ms + ?TURN_MS.
 
 declare(Node, {Number, Limit}, K = #key{rows = Rows}, L) when Number > (map_get(Node, Rows))#row.declared ->
     #{Node := Row} = Rows,
     Version = L#ledger.number + 1,
     Declared = with_row(Node, Row#row{declared = Number}, K),
-    {Declared#key{limit = Limit, version = {L#ledger.term, Version}}, L#ledger{number = Version}};
+    {limit(Limit, {L#ledger.term, Version}, Declared), L#ledger{number = Version}};
 declare(_, _, K, L) ->
     {K, L}.
 
-forget_or_divide(Key, Node, K = #key{rows = Rows, version = Version}, Now_ms, L) ->
+%% What a node returns is given at once: another one waits for it.
+forget_or_divide(Key, Node, Returned, K = #key{rows = Rows, version = Version}, Now_ms, L) ->
     case Rows of
         #{Node := #row{share = 0, in_use = 0, need = 0, waiting = 0, number = N, seen = N, version = Version}} ->
             divide_soon(Key, K#key{rows = maps:remove(Node, Rows)}, Now_ms, L);
-        #{Node := #row{version = Version}} ->
+        #{Node := #row{version = Version}} when Returned =:= 0 ->
             divide_soon(Key, K, Now_ms, L);
         #{} ->
             divide(Key, K, Now_ms, L)
@@ -352,8 +410,19 @@ due(Left, Now_ms, L = #ledger{due = Due, keys = Keys}) ->
             L
     end.
 
+%% A limit that no node passes any more is replaced, by the lowest one that is passed.
+divide(Key, K = #key{limit = Limit, rows = Rows}, Now_ms, L = #ledger{term = Term, number = Number}) ->
+    Passed = [Of || #row{passed = Of} <- maps:values(live(Rows, L)), Of =/= none],
+    case Passed =:= [] orelse lists:member(Limit, Passed) orelse map_size(L#ledger.learning) > 0 of
+        true ->
+            divide_limit(Key, K, Now_ms, L);
+        false ->
+            Replaced = K#key{limit = lists:min(Passed), version = {Term, Number + 1}},
+            divide_limit(Key, Replaced, Now_ms, L#ledger{number = Number + 1})
+    end.
+
 %% Sends what changes: targets, the limit, whether it is enough.
-divide(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) ->
+divide_limit(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) ->
     Live = maps:map(fun(_, Row) -> turn(Row, Now_ms) end, live(Rows, L)),
     Demands = [
         #{node => Node, demand => InUse + Need, next => min(Next, Limit), reserved => amount(Turn), since => Since}
@@ -382,7 +451,7 @@ divide(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) -
         fun({Node, Row}, {To, Left, Into}) ->
             Wanted = maps:get(Node, Targets),
             More = case Row#row.need of 0 -> 0; _ -> max(0, min(Wanted - Row#row.share, Left)) end,
-            {Given, Sent} = give(Key, Node, Row, Wanted, More, IsRecall, IsNews, To, Into),
+            {Given, Sent} = give(Key, Node, Row, Wanted, More, {IsRecall, Free >= 0, IsNews}, To, Into),
             {Given, Left - More, Sent}
         end,
         {K, Free, L},
@@ -401,13 +470,14 @@ free(#key{limit = Limit, rows = Rows, returned = Returned}, #ledger{learning = L
         _ -> min(Free, Returned)
     end.
 
-give(Key, Node, Row = #row{share = Share, target = Target}, Wanted, More, IsRecall, IsNews, K, L) ->
+%% While the shares are above a limit that was lowered, no target rises. Otherwise they could stay above it.
+give(Key, Node, Row = #row{share = Share, target = Target}, Wanted, More, {IsRecall, IsEnough, IsNews}, K, L) ->
     if
         More > 0 ->
             set(Key, Node, Row#row{share = Share + More, target = Share + More}, More, K, L);
         Share > Wanted, IsRecall, Target > Wanted ->
             set(Key, Node, Row#row{target = Wanted}, 0, K, L);
-        Target < Share, Target < Wanted ->
+        Target < Share, Target < Wanted, IsEnough ->
             set(Key, Node, Row#row{target = min(Share, Wanted)}, 0, K, L);
         IsNews, Share > 0; Row#row.version =/= K#key.version ->
             set(Key, Node, Row, 0, K, L);
@@ -431,15 +501,18 @@ set(Key, Node, Row0, More, K, L = #ledger{sets = Sets}) ->
         declared = Row#row.declared
     },
     {
-        (with_row(Node, Row, K))#key{returned = max(0, K#key.returned - More)},
+        (with_row(Node, Row, K))#key{returned = K#key.returned - More},
         L#ledger{number = Number, sets = Sets#{Node => [Set | maps:get(Node, Sets, [])]}}
     }.
 
-%% When the next turn ends.
-reschedule(Key, K = #key{rows = Rows}, Now_ms, L) ->
-    case [Confirmed_ms || #row{turn = {_, Confirmed_ms}} <- maps:values(Rows), is_integer(Confirmed_ms)] of
+%% When the next turn ends, or when a node has waited for a turn of each other node.
+reschedule(Key, K = #key{rows = Rows, contended = Contended}, Now_ms, L) ->
+    Waiting = [Since || #row{need = Need, turn = none, since = Since} <- maps:values(Rows), Contended, Need > 0],
+    Round_ms = ?TURN_MS * (length([Next || #row{next = Next} <- maps:values(Rows), Next > 0]) - 1),
+    Ends = [turn_ends_ms(Row) || Row = #row{turn = {_, Confirmed_ms}} <- maps:values(Rows), is_integer(Confirmed_ms)],
+    case Ends ++ [Since + Round_ms || Since <- Waiting, Since + Round_ms > Now_ms] of
         [] -> put_key(Key, K, L);
-        Confirmed -> schedule(Key, K, max(Now_ms + 1, lists:min(Confirmed) + ?TURN_MS), L)
+        Times -> schedule(Key, K, max(Now_ms + 1, lists:min(Times)), L)
     end.
 
 %%% A pass over all keys: removes the rows of sessions that are over, sends again what a node has not reported, and

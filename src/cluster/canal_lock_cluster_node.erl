@@ -20,6 +20,9 @@
 -define(RECALL_MS, 5).
 -define(READ_MS, 500).
 
+%% The same for a key of which all permits are in use: nothing can go back.
+-define(HELD_MS, 2500).
+
 %% What a node has not used for so long goes back.
 -define(IDLE_MS, 5000).
 
@@ -49,8 +52,9 @@
     %% The allocator of a node asks for all keys.
     | {ask, node(), Term :: pos_integer(), Ask :: pos_integer()}
     | {set, Term :: pos_integer(), Session :: pos_integer(), [#set{}]}
-    %% A call was refused, or passes another capacity. `From': the caller, if it waits for the allocator's answer.
-    | {want, canal_lock:key(), Capacity :: non_neg_integer(), Permits :: pos_integer(), From :: term() | none}
+    %% A call was refused, or passes another capacity. `Permits': how many it needs; 0 if it waits in the queue, or
+    %% needs more than its capacity. `From': the caller, if it waits for the allocator's answer.
+    | {want, canal_lock:key(), Capacity :: non_neg_integer(), Permits :: non_neg_integer(), From :: term() | none}
     %% What the table has, after an effect `read' or `set_share'.
     | {use, canal_lock:key(), canal_lock_nif:share() | none}
     | step.
@@ -62,6 +66,7 @@
     | {reply, From :: term()}
     %% Whether the allocator knows the demand, so that refused calls need not ask.
     | {stands, canal_lock:key(), boolean()}
+    | {count, received | returned | recalled, pos_integer()}
     | {send, node(), message()}.
 
 -record(key, {
@@ -92,10 +97,11 @@
     asked_ms = none :: none | integer(),
     callers = [] :: [term()],
     stands = false :: boolean(),
-    %% Whether the allocator must get a message. The demand in the last one, whether it had a waiter, and when it was
-    %% sent.
+    %% Whether the allocator must get a message. The demand in the last one, what the oldest request needed, and when it
+    %% was sent.
     unsent = false :: boolean(),
     sent = 0 :: non_neg_integer(),
+    sent_next = 0 :: non_neg_integer(),
     sent_ms :: integer(),
     %% What was used at most since then.
     peak = 0 :: non_neg_integer(),
@@ -110,7 +116,7 @@
     allocator = none :: none | node(),
     keys = #{} :: #{canal_lock:key() => #key{}},
     %% The keys to read, by their intervals; each queue by time.
-    reads = #{?RECALL_MS => queue:new(), ?TURN_MS => queue:new(), ?READ_MS => queue:new()} ::
+    reads = #{?RECALL_MS => queue:new(), ?TURN_MS => queue:new(), ?READ_MS => queue:new(), ?HELD_MS => queue:new()} ::
         #{pos_integer() => queue:queue({integer(), canal_lock:key()})},
     %% The number of the last declaration. Of all keys, because a key that was forgotten may be known to the allocator.
     declarations = 0 :: non_neg_integer(),
@@ -193,7 +199,7 @@ event({use, Key, Use}, Now_ms, S = #state{keys = Keys}) ->
         #{} -> S
     end;
 event(step, Now_ms, S = #state{report = none}) ->
-    lists:foldl(fun(Interval_ms, To) -> reads(?KEYS, Interval_ms, Now_ms, To) end, S, [?RECALL_MS, ?TURN_MS, ?READ_MS]);
+    lists:foldl(fun(Interval_ms, To) -> reads(?KEYS, Interval_ms, Now_ms, To) end, S, maps:keys(S#state.reads));
 event(step, _, S) ->
     report(S).
 
@@ -225,6 +231,7 @@ have(Key, K, #state{term = Term}) ->
         need = K#key.need,
         next = K#key.next,
         waiting = K#key.waiting,
+        passed = case K of #key{declared = {_, Capacity}} -> Capacity; #key{passed = Passed} -> Passed end,
         declared = K#key.declared,
         limit = K#key.limit,
         version = K#key.version
@@ -249,11 +256,24 @@ set(#set{key = Key, share = Share, target = Target, contended = Contended} = Set
         contended = Contended,
         passed = case IsSeen of true -> element(2, Declared); false -> K0#key.passed end,
         declared = case IsSeen of true -> none; false -> Declared end,
+        %% Callers are refused now, which the table shows when it is read next.
+        until_ms = case Contended andalso K0#key.callers =/= [] of
+            true -> max(K0#key.until_ms, Now_ms + 2 * ?TURN_MS);
+            false -> K0#key.until_ms
+        end,
         unsent = true,
         peak = 0,
         peak_ms = Now_ms
     },
-    stands(Key, K#key.stands andalso Contended, answer(Key, K, set_share(Key, K, S))).
+    Recalls = case Target < K0#key.target of true -> 1; false -> 0 end,
+    Counted = count(received, Share - K0#key.given, count(recalled, Recalls, S)),
+    %% An answer to a call that was refused: the allocator knows the demand. Messages can follow each other faster than
+    %% in `ANSWER_MS', so the demand must not wait for a time without one.
+    Stands = Contended andalso (K#key.stands orelse Now_ms < K#key.until_ms),
+    stands(Key, Stands, answer(Key, K, set_share(Key, K, Counted))).
+
+count(Total, Count, S) when Count > 0 -> effect({count, Total, Count}, S);
+count(_, _, S) -> S.
 
 set_share(Key, #key{target = Target, limit = Limit, passed = Passed}, S) ->
     effect({set_share, Key, Target, Limit, Passed}, S).
@@ -283,11 +303,12 @@ new_key(Now_ms) ->
 
 want(Key, Capacity, Permits, From, Now_ms, S = #state{keys = Keys}) ->
     K0 = maps:get(Key, Keys, new_key(Now_ms)),
+    IsAsking = From =/= none orelse Permits > 0,
     K = K0#key{
         wants = max(Permits, K0#key.wants),
-        until_ms = Now_ms + ?STANDS_MS,
-        asked_ms = case K0#key.asked_ms of none -> Now_ms; Asked_ms -> Asked_ms end,
-        callers = [From | K0#key.callers]
+        until_ms = case From of none when Permits > 0 -> Now_ms + ?STANDS_MS; _ -> K0#key.until_ms end,
+        asked_ms = case K0#key.asked_ms of none when IsAsking -> Now_ms; Asked_ms -> Asked_ms end,
+        callers = [From || IsAsking] ++ K0#key.callers
     },
     Wanted = case K of
         #key{declared = {_, Capacity}} -> put_key(Key, K, S);
@@ -310,7 +331,7 @@ declare(Key, Capacity, K, Now_ms, S = #state{declarations = Last}) ->
 %%% What the table has
 
 use(Key, K, none, Now_ms, S) ->
-    used(Key, K, {0, none, 0, 0, 0, 0, false}, Now_ms, S);
+    used(Key, K, {0, none, 0, 0, 0, 0, {false, false}}, Now_ms, S);
 %% A queue has no limit before this: its requests can need up to the passed capacity.
 use(Key, K = #key{limit = Limit, version = Version}, {_, _, _, _, _, Next, _}, _, S) when
     Next > Limit, Version =/= none
@@ -319,14 +340,17 @@ use(Key, K = #key{limit = Limit, version = Version}, {_, _, _, _, _, Next, _}, _
 use(Key, K, Use, Now_ms, S) ->
     used(Key, K, Use, Now_ms, S).
 
-used(Key, K0, {Share, _, InUse, Waiting, _, _, WasRefused} = Use, Now_ms, S) ->
+used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now_ms, S) ->
     Until_ms = case WasRefused of true -> Now_ms + ?STANDS_MS; false -> K0#key.until_ms end,
-    {Need, Next} = need(Use, Now_ms < Until_ms, K0),
-    Wants = case Now_ms < Until_ms of true -> K0#key.wants; false -> 1 end,
+    IsWanted = Now_ms < Until_ms orelse K0#key.callers =/= [],
+    {Need, Next} = need(Use, IsWanted, K0),
+    Wants = case IsWanted of true -> K0#key.wants; false -> 1 end,
     K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, until_ms = Until_ms, wants = Wants},
-    case idle(K1#key{peak = max(K1#key.peak, InUse + Need)}, Now_ms) of
+    %% Short calls are rarely at work when the table is read.
+    Used = max(InUse + Need, case WasUsed of true -> 1; false -> 0 end),
+    case idle(K1#key{peak = max(K1#key.peak, Used)}, Now_ms, S) of
         {target, K} when K#key.target < Share -> set_share(Key, K, put_key(Key, K, S));
-        {_, K} -> send(Key, back(K), Now_ms, S)
+        {_, K} -> back(Key, K, Now_ms, S)
     end.
 
 %% How many permits more are needed, and how many the oldest request needs in all.
@@ -337,17 +361,19 @@ need({Share, _, InUse, _, _, _, _}, true, #key{wants = Wants}) when InUse + Want
 need(_, _, _) ->
     {0, 0}.
 
-%% What was not used goes back.
-idle(K = #key{peak = Peak, peak_ms = Peak_ms, target = Target}, Now_ms) when Now_ms - Peak_ms >= ?IDLE_MS ->
+%% What was not used goes back. Without an allocator it stays: nothing could replace it.
+idle(K, _, #state{allocator = none}) ->
+    {same, K};
+idle(K = #key{peak = Peak, peak_ms = Peak_ms, target = Target}, Now_ms, _) when Now_ms - Peak_ms >= ?IDLE_MS ->
     {target, K#key{target = min(Target, Peak), peak = 0, peak_ms = Now_ms}};
-idle(K, _) ->
+idle(K, _, _) ->
     {same, K}.
 
 %% What is above the target and not in use goes back.
-back(K = #key{given = Given, target = Target, in_use = InUse}) ->
+back(Key, K = #key{given = Given, target = Target, in_use = InUse}, Now_ms, S) ->
     case min(Given, max(Target, InUse)) of
-        Given -> K;
-        Kept -> K#key{given = Kept, unsent = true}
+        Given -> send(Key, K, Now_ms, S);
+        Kept -> send(Key, K#key{given = Kept, unsent = true}, Now_ms, count(returned, Given - Kept, S))
     end.
 
 send(Key, K0 = #key{wished = Wished, declared_ms = Declared_ms, declared = none}, Now_ms, S) when
@@ -369,7 +395,7 @@ send(Key, K, Now_ms, S) ->
     case K#key.unsent orelse MaySend andalso is_news(Demand, K) of
         true ->
             #{Key := Now} = Asked#state.keys,
-            Sent = Now#key{unsent = false, sent = Demand, sent_ms = Now_ms},
+            Sent = Now#key{unsent = false, sent = Demand, sent_next = Now#key.next, sent_ms = Now_ms},
             Haves = [have(Key, Sent, S) || S#state.allocator =/= none] ++ Asked#state.haves,
             schedule(Key, Sent, Now_ms, Asked#state{haves = Haves});
         false ->
@@ -390,6 +416,8 @@ demand(#key{in_use = InUse, need = Need, given = Given, contended = true}) -> mi
 demand(#key{need = 0}) -> 0;
 demand(#key{in_use = InUse, need = Need}) -> InUse + Need.
 
+is_news(_, #key{contended = true, given = Given, next = Next, sent_next = Sent}) when Next > Given, Next =/= Sent ->
+    true;
 is_news(Demand, #key{sent = Sent}) when Demand =:= 0; Sent =:= 0 -> Demand =/= Sent;
 is_news(Demand, #key{sent = Sent, contended = true}) -> 4 * abs(Demand - Sent) > Sent;
 is_news(Demand, #key{sent = Sent}) -> Demand > Sent.
@@ -413,6 +441,7 @@ interval_ms(#key{need = Need, contended = IsContended}, _) when Need > 0; IsCont
 interval_ms(#key{callers = [_ | _]}, _) -> ?TURN_MS;
 interval_ms(#key{wished = Wished}, _) when Wished =/= none -> ?TURN_MS;
 interval_ms(#key{until_ms = Until_ms}, Now_ms) when Now_ms < Until_ms -> ?TURN_MS;
+interval_ms(#key{in_use = InUse, given = Given}, _) when InUse > 0, InUse >= Given -> ?HELD_MS;
 interval_ms(_, _) -> ?READ_MS.
 
 reads(0, _, _, S) ->

@@ -12,13 +12,18 @@ all_test_() ->
         {"CP4: a free permit is given at once, and no more than is needed", fun given/0},
         {"CP4: unused shares stay while enough is free, and are recalled if not", fun recalled/0},
         {"CP1: shares above a lower limit are recalled at once", fun lowered/0},
+        {"CP1: while shares are above a lower limit, no target rises", fun above/0},
         {"CP4: a recall ends when the permits are no longer needed elsewhere", fun recall_ends/0},
         {"CP4: all nodes with a share learn that the limit is not enough", fun contended/0},
         {"CP4: the nodes get a single permit in turns of 20 ms, in the order in which they asked", fun turns/0},
+        {"CP4: a permit beside others stays for 100 ms", fun long_turns/0},
         {"CP5: while a node is silent, only what others return is given", fun learning/0},
+        {"CP1: what was returned of a higher limit is not given below a lower one", fun lowered_while_learning/0},
         {"CP3: the share of a node that is not in the list is given at once", fun over/0},
+        {"CP3: a session has nothing of the share of the one before", fun next_session/0},
         {"CP6: the share of an unknown session does not count", fun unknown/0},
-        {"a limit that no node knows is forgotten", fun forgotten/0}
+        {"a limit that no node knows is forgotten", fun forgotten/0},
+        {"a limit that no node passes any more is replaced", fun replaced/0}
     ].
 
 %% Of an allocator to which these nodes have reported. Session 1 of each.
@@ -63,12 +68,12 @@ have(Node, Fields, After_ms, Ledger) ->
     {sets(Messages), Next}.
 
 row(Fields) ->
-    Default = #{number => 0, share => 0, in_use => 0, need => 0, next => 0, waiting => 0, declared => none,
-        limit => 0, version => none},
+    Default = #{number => 0, share => 0, in_use => 0, need => 0, next => 0, waiting => 0, passed => none,
+        declared => none, limit => 0, version => none},
     #{number := Number, share := Share, in_use := InUse, need := Need, next := Next, waiting := Waiting,
-        declared := Declared, limit := Limit, version := Version} = maps:merge(Default, Fields),
+        passed := Passed, declared := Declared, limit := Limit, version := Version} = maps:merge(Default, Fields),
     #have{key = db, number = Number, share = Share, in_use = InUse, need = Need, next = Next, waiting = Waiting,
-        declared = Declared, limit = Limit, version = Version}.
+        passed = Passed, declared = Declared, limit = Limit, version = Version}.
 
 %% `{Node, Share, Target}' of all messages.
 sets(Messages) ->
@@ -168,6 +173,16 @@ turns() ->
     {Last, _} = confirm([{b, Return#set{share = 0}}], #{b => #{need => 2, next => 1}}, 60, L9),
     ?assertEqual([{c, 1, 1}], [Each || Each = {_, 1, 1} <- shares(Last)]).
 
+%% Of 3 permits each node has one, and the third one goes round.
+long_turns() ->
+    {First, L1} = have(a, #{need => 9, next => 1, passed => 3, declared => {1, 3}}, ledger([a, b])),
+    {[], L2} = confirm(First, #{a => #{in_use => 3, need => 9, next => 1}}, 0, L1),
+    {Recall, L3} = need(b, 9, L2),
+    {_, L4} = confirm([{a, S#set{share = 2}} || {a, S} <- Recall], #{a => #{in_use => 2, need => 9, next => 1}}, 1, L3),
+    {[], L5} = handle(step, 99, L4),
+    {Ended, _} = handle(step, 100, L5),
+    ?assertEqual([{a, 2, 1}], shares(sets(Ended))).
+
 learning() ->
     %% Of 10 permits, a has 4 and b 2. Node c is silent.
     Row = fun(Share) -> row(#{share => Share, in_use => Share, limit => 10, version => {3, 1}}) end,
@@ -186,11 +201,11 @@ over() ->
     {[], L2} = confirm(Given, #{a => #{in_use => 4}}, 0, L1),
     {_, L3} = need(b, 4, L2),
     {[], L4} = handle({down, a}, L3),
-    ?assertEqual([{a, 1}], canal_lock_cluster_ledger:silent(L4)),
+    ?assertEqual([{a, 1}], canal_lock_cluster_ledger:silent(?NOW_MS, L4)),
     {_, L5} = handle({listed, [{a, 1}], [b]}, L4),
     {Messages, L6} = steps(L5),
     ?assertMatch([{b, 4, 4} | _], lists:reverse(shares(sets(Messages)))),
-    ?assertEqual([], canal_lock_cluster_ledger:silent(L6)).
+    ?assertEqual([], canal_lock_cluster_ledger:silent(?NOW_MS, L6)).
 
 unknown() ->
     %% Node b was not in the list: its lock was not held.
@@ -202,3 +217,43 @@ forgotten() ->
     {Given, L1} = declare(a, 4, 1, ledger([a])),
     {[], L2} = confirm([{a, S#set{share = 0}} || {a, S} <- Given], #{}, 0, L1),
     {[], _} = need(a, 1, L2).
+
+%% Node b declares a lower limit, and is over.
+replaced() ->
+    {Given, L1} = have(a, #{need => 1, next => 1, passed => 10, declared => {1, 10}}, ledger([a, b])),
+    {_, L2} = confirm(Given, #{a => #{in_use => 1, passed => 10}}, 0, L1),
+    {Lowered, L3} = have(b, #{need => 1, next => 1, passed => 4, declared => {1, 4}}, L2),
+    ?assertMatch(#{a := #set{limit = 4}}, maps:from_list(Lowered)),
+    {[], L4} = handle({down, b}, L3),
+    {_, L5} = handle({listed, [{b, 1}], [a]}, L4),
+    {Messages, _} = steps(L5),
+    ?assertMatch([{a, #set{limit = 10}}], sets(Messages)).
+
+%% Of 10 permits a and the silent c have 5 each. Node a returns its own, and lowers the limit to 5.
+lowered_while_learning() ->
+    Row = #{share => 5, in_use => 5, limit => 10, version => {3, 1}, passed => 10},
+    L1 = report(a, [row(Row)], listed([a, c])),
+    {_, L2} = have(a, Row#{share => 0, in_use => 0, passed => 5, declared => {1, 5}}, L1),
+    {Given, _} = need(a, 5, L2),
+    ?assertEqual([], [Each || Each = {_, Share, _} <- shares(Given), Share > 0]).
+
+next_session() ->
+    {Given, L1} = declare(a, 4, 4, ledger([a, b])),
+    {[], L2} = confirm(Given, #{a => #{in_use => 4}}, 0, L1),
+    {_, L3} = need(b, 4, L2),
+    {[{a, {ask, ?TERM, Ask}}], L4} = handle({hello, a, 2}, L3),
+    {Messages, _} = handle({report, a, ?TERM, 2, Ask, [row(#{waiting => 1, need => 1, next => 1})], true}, L4),
+    ?assertEqual([{b, 3}], [{b, Share} || {b, {set, ?TERM, 1, [#set{share = Share}]}} <- Messages]).
+
+%% Two nodes have 2 permits, and the limit is 1 now. The turn of one ends before the other has returned anything.
+above() ->
+    Uses = #{in_use => 1, need => 3, next => 1, passed => 2},
+    {One, L1} = have(a, #{need => 1, next => 1, passed => 2, declared => {1, 2}}, ledger([a, b])),
+    {_, L2} = confirm(One, #{a => #{in_use => 1, passed => 2}}, 0, L1),
+    {Other, L3} = have(b, #{need => 1, next => 1, passed => 2}, L2),
+    {_, L4} = confirm([Each || Each = {b, _} <- Other], #{b => Uses}, 0, L3),
+    {Lowered, L5} = have(a, Uses#{share => 1, passed => 1, declared => {2, 1}}, 1, L4),
+    ?assertEqual([{a, 1, 0}, {b, 1, 1}], shares(Lowered)),
+    {[], L6} = confirm([Each || Each = {b, _} <- Lowered], #{b => Uses}, 2, L5),
+    {Turned, _} = handle(step, 40, L6),
+    ?assertEqual([{b, 1, 0}], shares(sets(Turned))).

@@ -12,16 +12,19 @@ all_test_() ->
         {"CP4: a key with a waiter is kept, although its limit is too low", fun too_low/0},
         {"CP4: while the limit is not enough, a node reports within 20 ms what it no longer uses", fun released/0},
         {"CP4: the first refused callers wait for 100 ms, later ones not", fun stands/0},
+        {"CP4: after an answer that leaves callers short, later ones do not wait", fun stands_at_once/0},
         {"CP4: after a message of the allocator, refused callers ask again while the limit is enough", fun ask_again/0},
         {"CP4: a refused call counts for 1 s, and a marked refusal too, unless there is room", fun refused/0},
         {"CP4: a node needs what the largest refused call needs, and at least half of what it uses", fun needs/0},
+        {"CP4: a call that was granted needs nothing more", fun granted/0},
         {"CP4: a demand is sent once in 20 ms", fun once_in_a_turn/0},
         {"CP4: what must go back is read every 5 ms", fun recall/0},
         {"a limit below what a waiter needs is set again", fun limit_again/0},
         {"a capacity that another one follows within 100 ms is declared later", fun declared_later/0},
         {"a new session greets the allocators again, and after the end of one, too", fun greets/0},
         {"a report of many keys has pieces, and ends with the allocator", fun pieces/0},
-        {"CP3: what a node has not used for 5 s goes back", fun idle/0}
+        {"CP3: what a node has not used for 5 s goes back", fun idle/0},
+        {"a share that short calls use stays, as all shares do without an allocator", fun stays/0}
     ].
 
 %% A node with a session, an allocator, and a key with this share.
@@ -50,11 +53,12 @@ handle(Event, Node) ->
     handle(Event, 0, Node).
 
 handle(Event, After_ms, Node) ->
-    canal_lock_cluster_node:handle(Event, ?NOW_MS + After_ms, Node).
+    {Effects, Next} = canal_lock_cluster_node:handle(Event, ?NOW_MS + After_ms, Node),
+    {[Effect || Effect <- Effects, element(1, Effect) =/= count], Next}.
 
 %% What the table has.
 use(Key, Share, InUse, Waiting, Need, Next) ->
-    {use, Key, {Share, Share, InUse, Waiting, Need, Next, false}}.
+    {use, Key, {Share, Share, InUse, Waiting, Need, Next, {false, false}}}.
 
 haves(Effects) ->
     [Have || {send, n1, {have, 7, 5, Haves}} <- Effects, Have <- Haves].
@@ -68,7 +72,7 @@ older_term() ->
 
 too_low() ->
     Node = node_with(db, 0, 2, false),
-    {_, Used} = handle(use(db, 0, 0, 0, 1, 1), 100, Node),
+    {_, Used} = handle(use(db, 0, 0, 1, 1, 1), 100, Node),
     {Effects, Kept} = handle(use(db, 0, 0, 1, 0, 0), 2000, Used),
     ?assertMatch([#have{share = 0, need = 0, waiting = 1}], haves(Effects)),
     ?assertEqual(1, canal_lock_cluster_node:keys(Kept)),
@@ -85,7 +89,7 @@ released() ->
 
 stands() ->
     Key = db,
-    {_, Refused} = handle({want, Key, 9, 1, first}, node_with(Key, 0, 9, true)),
+    {_, Refused} = handle({want, Key, 9, 1, first}, node_with(Key, 0, 9, false)),
     {Early, Waiting} = handle(use(Key, 0, 0, 0, 0, 0), 90, Refused),
     ?assertEqual([], [Each || Each <- Early, element(1, Each) =/= send]),
     {Late, Stands} = handle(use(Key, 0, 0, 0, 0, 0), 100, Waiting),
@@ -95,17 +99,20 @@ stands() ->
     {End, _} = handle(use(Key, 0, 0, 0, 0, 0), 1300, Stands),
     ?assertMatch([{stands, Key, false} | _], End).
 
+stands_at_once() ->
+    {[{reply, first}, {read, db}], _} = handle({want, db, 9, 1, first}, 20, node_with(db, 0, 9, true)).
+
 ask_again() ->
     Key = db,
     {_, Refused} = handle({want, Key, 9, 1, first}, node_with(Key, 0, 9, true)),
-    {_, Stands} = handle(use(Key, 0, 0, 0, 0, 0), 100, Refused),
+    {_, Stands} = handle({use, Key, {0, 0, 0, 0, 0, 0, {true, false}}}, 30, Refused),
     Answer = fun(Contended) -> element(1, handle({set, 7, 5, [set(Key, 2, 1, 9, Contended)]}, Stands)) end,
     ?assertEqual([{set_share, Key, 1, 9, 9}, {stands, Key, false}], Answer(false)),
     ?assertEqual([{set_share, Key, 1, 9, 9}], Answer(true)).
 
 refused() ->
     {_, Used} = handle(use(db, 1, 1, 0, 0, 0), 2000, node_with(db, 1, 9, false)),
-    Marked = fun(Share) -> {use, db, {Share, Share, 1, 0, 0, 0, true}} end,
+    Marked = fun(Share) -> {use, db, {Share, Share, 1, 0, 0, 0, {true, true}}} end,
     {Effects, Wanting} = handle(Marked(1), 3000, Used),
     ?assertMatch([#have{in_use = 1, need = 1}], haves(Effects)),
     %% No call is refused any more.
@@ -189,3 +196,18 @@ idle() ->
     {[{set_share, db, 2, 9, 9}], Lowered} = handle(use(db, 5, 1, 0, 0, 0), 6000, Used),
     {Effects, _} = handle(use(db, 2, 1, 0, 0, 0), 6000, Lowered),
     ?assertMatch([#have{share = 2, in_use = 1}], haves(Effects)).
+
+stays() ->
+    {_, Given} = handle({set, 7, 5, [set(db, 2, 5, 9, false)]}, 1000, node_with(db, 5, 9, false)),
+    Short = {use, db, {5, 5, 0, 0, 0, 0, {false, true}}},
+    {_, Used} = handle(Short, 2000, Given),
+    ?assertMatch({[{set_share, db, 1, 9, 9}], _}, handle(use(db, 5, 0, 0, 0, 0), 6000, Used)),
+    {_, Alone} = handle({ended, n1}, 3000, Used),
+    ?assertMatch({[], _}, handle(use(db, 5, 0, 0, 0, 0), 6000, Alone)).
+
+granted() ->
+    {_, Asked} = handle({want, db, 9, 8, first}, 100, node_with(db, 0, 9, false)),
+    {_, Wanting} = handle(use(db, 0, 0, 0, 0, 0), 100, Asked),
+    {_, Given} = handle({set, 7, 5, [set(db, 2, 8, 9, false)]}, 101, Wanting),
+    {Effects, _} = handle(use(db, 8, 8, 0, 0, 0), 102, Given),
+    ?assertMatch([#have{in_use = 8, need = 0}], haves(Effects)).

@@ -156,11 +156,11 @@ application_opens() ->
     Manager = whereis(canal_lock),
     ?assertMatch([{canal_lock, Manager, worker, _}], supervisor:which_children(canal_lock_sup)),
     ?assertMatch(#{max_per := undefined}, canal_lock:info()),
-    %% All names that the application lists are registered, once the quorum locks are started too.
+    %% All names that the application lists are registered, once the quorum locks and cluster permits are started too.
     {ok, Names} = application:get_key(canal_lock, registered),
-    {ok, _} = canal_lock_quorum:start_link(#{members => [node()]}),
+    {ok, _} = canal_lock_cluster:start_link(#{members => [node()]}),
     ?assertEqual([], [Name || Name <- Names, whereis(Name) =:= undefined]),
-    ok = canal_lock_quorum:stop(),
+    ok = canal_lock_cluster:stop(),
     keeps_on_crash(),
     ok = application:stop(canal_lock),
     ?assertEqual(ok, start([{max_per, 4}])),

@@ -1,5 +1,5 @@
-%% Clients of quorum locks on clusters with faults, with the default lease: random samples of the faults until the time
-%% is up. Prints what each fault did, as tables for docs/.
+%% Clients of quorum locks and of cluster permits on clusters with faults, with the default lease: random samples of the
+%% faults until the time is up. Prints what each fault did, as tables for docs/.
 %%
 %%     erl ... -run soak_quorum_faults main MINUTES SEED
 %%
@@ -43,7 +43,7 @@ settings() ->
     Late = [answers_are_late, held_back_answers],
     Held = [voters_forget_a_holder, one_is_killed | Late],
     HeldBack = Setting#{nodes => 3, network => proxies},
-    [{"3 nodes, messages held back", HeldBack, Held} | with_clients(HeldBack, All)] ++
+    [{"3 nodes, messages held back", HeldBack, Held}, with_permits(HeldBack, All) | with_clients(HeldBack, All)] ++
         settings(Setting, All -- [none | Late]).
 
 %% Node 1, on which most faults are, is a client. 48 nodes would use all processors if their clients checked locks more
@@ -54,6 +54,12 @@ with_clients(Setting, All) ->
         {"3 members, 2 clients", Setting#{nodes => 5, clients => [1, 5]}, All -- [none]},
         {"16 members, 32 clients", maps:merge(Setting, Many), All -- [none]}
     ].
+
+%% A node that does not reach the allocator gets no permits, so no two nodes are cut from each other only.
+with_permits(Setting, All) ->
+    Permits = Setting#{nodes => 9, clients => [1, 7, 8, 9], users => test_cluster_clients},
+    {"5 members, 4 clients, cluster permits", Permits,
+        All -- [none, two_are_cut_from_each_other, voters_forget_a_holder, unlocked_by_force]}.
 
 settings(Setting, Faults) ->
     case test_network:possible() of

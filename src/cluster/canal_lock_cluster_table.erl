@@ -1,0 +1,114 @@
+%% @private
+%% The shared keys in the permit table of this node.
+-module(canal_lock_cluster_table).
+
+-export([serial/0, is_open/1, end_shares/0, set_share/5, use/2, keys/0, holders/1]).
+
+-type serial() :: canal_lock_nif:serial().
+
+%% Keys of one native call.
+-define(KEYS, 100).
+
+-spec serial() -> serial() | closed.
+serial() ->
+    case piece(0, 0) of
+        {Serial, _, _} -> Serial;
+        changed -> closed
+    end.
+
+%% Whether the table with this serial number is open.
+-spec is_open(serial()) -> boolean().
+is_open(Serial) ->
+    piece(Serial, 0) =/= changed.
+
+%% Ends the shares of all keys: no permit is granted from them any more, and the next call with a key passes its
+%% capacity to the agent. Then sends each holder a message for each of its keys. Answers the number of their permits.
+-spec end_shares() -> Lost :: non_neg_integer().
+end_shares() ->
+    case end_shares(piece(0, 0)) of
+        changed ->
+            0;
+        Serial ->
+            case notify(Serial, {0, 0, 0}, 0) of
+                changed -> end_shares();
+                Lost -> Lost
+            end
+    end.
+
+end_shares(changed) ->
+    changed;
+end_shares({Serial, Keys, Next}) ->
+    Ended = [set_share(Serial, Key, 0, 0, none) || {Key, _, _} <- Keys],
+    case lists:member(changed, Ended) of
+        true -> end_shares(piece(0, 0));
+        false when Next =:= done -> Serial;
+        false -> end_shares(piece(Serial, Next))
+    end.
+
+notify(Serial, From, Lost) ->
+    case opened(fun() -> canal_lock_nif:permits(shared, Serial, From) end) of
+        changed ->
+            changed;
+        {_, Rows, Next} ->
+            _ = [Pid ! {canal_lock_cluster, lost, Key} || {Pid, Key, _, _} <- Rows],
+            Sum = lists:sum([Lost | [Permits || {_, _, Permits, _} <- Rows]]),
+            case Next of
+                done -> Sum;
+                _ -> notify(Serial, Next, Sum)
+            end
+    end.
+
+%% `changed' if this table is not open.
+-spec set_share(
+    serial(), canal_lock:key(), non_neg_integer(), non_neg_integer(), non_neg_integer() | none
+) -> ok | changed.
+set_share(Serial, Key, Share, Limit, Passed) ->
+    opened(fun() ->
+        case canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:set_share(Serial, K, Share, Limit, Passed) end) of
+            changed -> changed;
+            {_, done} -> ok;
+            {_, more} -> canal_lock_interned:call(Key, fun settle/1)
+        end
+    end).
+
+%% Grants the waiters in pieces.
+settle(Key) ->
+    case canal_lock_nif:settle(shared, Key) of
+        done -> ok;
+        more -> settle(Key)
+    end.
+
+-spec use(serial(), canal_lock:key()) -> canal_lock_nif:share() | none | changed.
+use(Serial, Key) ->
+    opened(fun() -> canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:take_share(Serial, K) end) end).
+
+%% Each key with the share of this node and the number of permits in use. Answers what was read before the table was
+%% closed.
+-spec keys() -> [{canal_lock:key(), Share :: non_neg_integer(), InUse :: non_neg_integer()}].
+keys() ->
+    keys(piece(0, 0), []).
+
+keys(changed, Read) -> Read;
+keys({_, Keys, done}, Read) -> Keys ++ Read;
+keys({Serial, Keys, Next}, Read) -> keys(piece(Serial, Next), Keys ++ Read).
+
+piece(Serial, From) ->
+    opened(fun() -> canal_lock_nif:shared_keys(Serial, From, ?KEYS) end).
+
+-spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
+holders(Key) ->
+    canal_lock_interned:call(Key, fun(KeyOrHandle) -> holders(KeyOrHandle, 0, {0, 0, 0}, []) end).
+
+holders(Key, Serial, From, Read) ->
+    case canal_lock_nif:holders(shared, Serial, From, Key) of
+        changed -> holders(Key, 0, {0, 0, 0}, []);
+        {_, Rows, done} -> Rows ++ Read;
+        {Same, Rows, Next} -> holders(Key, Same, Next, Rows ++ Read)
+    end.
+
+opened(Call) ->
+    try
+        Call()
+    catch
+        error:not_started -> changed
+    end.

@@ -1,0 +1,183 @@
+%% Cluster permits on three nodes: what each of them gets, and how soon. (canal_lock_cluster_faults_tests checks what
+%% they have at the same time.)
+-module(canal_lock_cluster_nodes_tests).
+
+-include_lib("eunit/include/eunit.hrl").
+
+-import(test_nodes, [call/2, worker/1, order/2, send_order/2, name/1]).
+
+-define(LONG_MS, 20_000).
+
+%% The lease and 1 s (CP5), and 1 s for a busy machine.
+-define(MOVES_MS, 3000).
+
+cluster_test_() ->
+    test_nodes:tests(3, [], [
+        {Title, fun(Nodes) -> on(Nodes, Test) end}
+     || {Title, Test} <- [
+            {"CP1: all nodes share one limit", fun one_limit/1},
+            {"CP3, CP4: what one node releases, another one gets", fun moves/1},
+            {"CP4: a mutex goes round, and one node gets all permits", fun turns/1},
+            {"CP3: the permits of a node that stops are free at once", fun stops/1},
+            {"CP3: the permits of a node that hangs are free after the lease", fun hangs/1},
+            {"CP6: a node that is cut off grants nothing, and its holders are notified", fun cut_off/1}
+        ]
+    ]).
+
+killed_test_() ->
+    [
+        {timeout, test_setup:timeout_s(), {Title, fun() -> test_stalls:again(fun() -> on_new_nodes(Test) end) end}}
+     || {Title, Test} <- [
+            {"CP5: when the allocator is killed, shares stay, and move again", fun no_master/1},
+            {"a limit that only a dead node has passed is replaced", fun limits/1}
+        ]
+    ].
+
+on_new_nodes(Test) ->
+    Nodes = [test_nodes:start() || _ <- [1, 2, 3]],
+    try
+        ok = test_quorum_cluster:start_all([{Node, test_quorum_cluster:options(Nodes)} || Node <- Nodes]),
+        [start(Node) || Node <- Nodes],
+        Test(Nodes)
+    after
+        [test_nodes:stop(Node) || Node <- Nodes]
+    end.
+
+on(Nodes, Test) ->
+    test_quorum_cluster:on(Nodes, fun(_, All) -> test_quorum_cluster:options(All) end, fun(_) ->
+        [start(Node) || Node <- Nodes],
+        try
+            Test(Nodes)
+        after
+            [ok = call(Node, fun stop/0) || Node <- Nodes, test_nodes:is_alive(Node)]
+        end
+    end).
+
+start(Node) ->
+    call(Node, fun() ->
+        process_flag(trap_exit, true),
+        {ok, Table} = canal_lock:start_link(),
+        {ok, Permits} = canal_lock_cluster:start_link(#{members => [node()]}),
+        [unlink(Pid) || Pid <- [Table, Permits]],
+        await_session()
+    end).
+
+await_session() ->
+    test_await:value(true, fun() -> canal_lock_cluster:session() =/= none end).
+
+stop() ->
+    _ = [canal_lock_cluster:stop() || whereis(canal_lock_cluster) =/= undefined],
+    canal_lock:stop().
+
+acquire(Worker, Limit, Permits) ->
+    order(Worker, fun() -> canal_lock_cluster:acquire(db, Limit, #{permits => Permits, timeout_ms => ?LONG_MS}) end).
+
+release(Worker, Permits) ->
+    order(Worker, fun() -> canal_lock_cluster:release(db, #{permits => Permits}) end).
+
+%% The node of the allocator first.
+allocator_first(Nodes = [Node | _]) ->
+    #{allocator := Name} = call(Node, fun canal_lock_cluster:status/0),
+    {[Allocator], Others} = lists:partition(fun(Each) -> name(Each) =:= Name end, Nodes),
+    [Allocator | Others].
+
+one_limit(Nodes) ->
+    Workers = [worker(Node) || Node <- Nodes],
+    [{acquired, 2} = acquire(Worker, 7, 2) || Worker <- Workers],
+    {acquired, 3} = acquire(hd(Workers), 7, 1),
+    Refused = fun() -> canal_lock_cluster:acquire(db, 7) end,
+    [?assertEqual(full, order(Worker, Refused)) || Worker <- Workers],
+    {ok, #{limit := 7, in_use := 7, silent := []}} = call(hd(Nodes), fun() -> canal_lock_cluster:usage(db) end).
+
+moves([A, B, C]) ->
+    [One, Other, Third] = [worker(Node) || Node <- [A, B, C]],
+    {acquired, 5} = acquire(One, 5, 5),
+    Wait = #{permits => 3, timeout_ms => ?LONG_MS},
+    Ref = send_order(Other, fun() -> canal_lock_cluster:acquire(db, 5, Wait) end),
+    ok = release(One, 4),
+    ?assertEqual({acquired, 3}, test_await:answer(Ref)),
+    ?assertEqual({acquired, 1}, acquire(Third, 5, 1)),
+    ok = test_nodes:kill_worker(One),
+    ?assertEqual({acquired, 2}, acquire(Third, 5, 1)).
+
+turns(Nodes) ->
+    Rounds = fun(Limit, Permits) ->
+        Options = #{permits => Permits, timeout_ms => ?LONG_MS},
+        Use = fun() ->
+            [
+                begin
+                    {acquired, _} = canal_lock_cluster:acquire(db, Limit, Options),
+                    ok = canal_lock_cluster:release(db, #{permits => Permits})
+                end
+             || _ <- lists:seq(1, 20)
+            ]
+        end,
+        Refs = [send_order(worker(Node), Use) || Node <- Nodes, _ <- [1, 2]],
+        [20 = length(test_await:answer(Ref)) || Ref <- Refs]
+    end,
+    Rounds(1, 1),
+    Rounds(3, 3).
+
+stops(Nodes) ->
+    [_, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 3} = acquire(One, 3, 3),
+    ok = call(Other, fun canal_lock_cluster:stop/0),
+    Began = erlang:monotonic_time(millisecond),
+    ?assertEqual({acquired, 3}, acquire(Two, 3, 3)),
+    ?assert(erlang:monotonic_time(millisecond) - Began < test_quorum_cluster:lease_ms() * 4 div 5),
+    ?assertEqual({canal_lock_cluster, lost, db}, order(One, fun() -> receive Message -> Message end end)).
+
+hangs(Nodes) ->
+    [_, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 3} = acquire(One, 3, 3),
+    Suspension = test_nodes:suspend(Other),
+    try
+        ?assertEqual({acquired, 3}, acquire(Two, 3, 3))
+    after
+        test_nodes:resume(Suspension)
+    end,
+    ?assertEqual({canal_lock_cluster, lost, db}, order(One, fun() -> receive Message -> Message end end)),
+    ok = call(Other, fun await_session/0).
+
+no_master(Nodes) ->
+    [First, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 2} = acquire(One, 3, 2),
+    {acquired, 1} = acquire(Two, 3, 1),
+    ok = release(One, 2),
+    ok = test_nodes:kill(First),
+    Began = erlang:monotonic_time(millisecond),
+    Local = fun() -> {canal_lock_cluster:acquire(db, 3, 1, 0), canal_lock_cluster:release(db)} end,
+    [?assertEqual({{acquired, 1}, ok}, order(One, Local)) || _ <- lists:seq(1, 100)],
+    ?assertEqual({acquired, 3}, acquire(Two, 3, 2)),
+    ?assert(erlang:monotonic_time(millisecond) - Began < ?MOVES_MS).
+
+cut_off(Nodes) ->
+    [First, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 3} = acquire(One, 3, 3),
+    Session = order(One, fun canal_lock_cluster:session/0),
+    ok = test_quorum_cluster:isolate(Other, [First, Third]),
+    Ended = fun() ->
+        receive {canal_lock_cluster, lost, db} -> ok end,
+        {canal_lock_quorum:is_held(Session), canal_lock_cluster:release(db, #{permits => 3}),
+            canal_lock_cluster:acquire(db, 3), canal_lock_cluster:session()}
+    end,
+    ?assertEqual({false, ok, {error, no_quorum}, none}, order(One, Ended)),
+    ?assertEqual({acquired, 3}, acquire(Two, 3, 3)),
+    ok = test_quorum_cluster:heal(Nodes),
+    ok = call(Other, fun await_session/0),
+    ok = release(Two, 2),
+    ?assertEqual({acquired, 2}, acquire(One, 3, 2)).
+
+limits(Nodes) ->
+    [_, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 1} = acquire(One, 5, 1),
+    {acquired, 1} = acquire(Two, 2, 1),
+    Full = fun() -> canal_lock_cluster:acquire(db, 5) end,
+    ?assertEqual(full, order(One, Full)),
+    ok = test_nodes:kill(Third),
+    ?assertEqual({acquired, 5}, acquire(One, 5, 4)).
