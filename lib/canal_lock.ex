@@ -1,4 +1,6 @@
 defmodule CanalLock do
+  alias CanalLock.Options
+
   # The parts of the README between MDOC marks, so that both have one text. Their sessions run as doctests.
   readme = Path.expand("../README.md", __DIR__)
   @external_resource readme
@@ -93,7 +95,7 @@ defmodule CanalLock do
   defp start_options(options) do
     rules = :canal_lock_errors.start_options()
     wrong_option = &:canal_lock_errors.wrong_option(rules, &1)
-    CanalLock.Options.validate!(options, Keyword.keys(rules), "[max_per: 3]", wrong_option)
+    Options.validate!(options, Keyword.keys(rules), "[max_per: 3]", wrong_option)
   end
 
   @doc """
@@ -119,7 +121,7 @@ defmodule CanalLock do
   def acquire(key, limit), do: :canal_lock.acquire(key, limit)
 
   defp capacity(options) do
-    checked(
+    Options.parse!(
       options,
       &:canal_lock_wait.capacity_options/1,
       &:canal_lock_errors.capacity_options/0,
@@ -178,29 +180,7 @@ defmodule CanalLock do
   # Inlined, so a timeout costs no further call.
   @compile {:inline, wait: 1}
   defp wait(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
-
-  defp wait(options) when is_list(options),
-    do: checked(options, &:canal_lock_wait.options/1, &:canal_lock_errors.wait_options/0, "[timeout_ms: 5000]")
-
-  defp wait(wrong), do: wrong_timeout(wrong)
-
-  defp wrong_timeout(wrong) do
-    must = "a number of milliseconds, :infinity, or a keyword list such as [timeout_ms: 5000]"
-    raise ArgumentError, "the timeout must be #{must}, got: #{inspect(wrong)}"
-  end
-
-  # Options as the map that `:canal_lock` takes. What is wrong with them is found by a second, slower check.
-  defp checked(options, parse, rules, example) do
-    with true <- Keyword.keyword?(options),
-         map = Map.new(options),
-         true <- map_size(map) == length(options) and parse.(map) != :invalid do
-      map
-    else
-      _ ->
-        wrong_option = &:canal_lock_errors.wrong_option(rules.(), &1)
-        CanalLock.Options.validate!(options, Keyword.keys(rules.()), example, wrong_option)
-    end
-  end
+  defp wait(options), do: Options.wait!(options)
 
   @doc """
   Acquires a permit of `key`, or waits for it without blocking the caller, if `limit` permits are in use. It is
@@ -244,8 +224,9 @@ defmodule CanalLock do
     :canal_lock.request(key, max_per, buckets, request_options(options))
   end
 
-  defp request_options(options),
-    do: checked(options, &:canal_lock_wait.request_options/1, &:canal_lock_errors.request_options/0, "[permits: 2]")
+  defp request_options(options) do
+    Options.parse!(options, &:canal_lock_wait.request_options/1, &:canal_lock_errors.request_options/0, "[permits: 2]")
+  end
 
   @doc """
   Ends a request of the calling process. `:ok`: it holds nothing because of the request, and no message comes.
@@ -318,10 +299,7 @@ defmodule CanalLock do
       :ok
   """
   @spec release(key, [permits_option]) :: :ok | {:error, :not_held}
-  def release(key, options), do: :canal_lock.release(key, permits(options))
-
-  defp permits(options),
-    do: checked(options, &:canal_lock_wait.permits/1, &:canal_lock_errors.permits_options/0, "[permits: 2]")
+  def release(key, options), do: :canal_lock.release(key, Options.permits!(options))
 
   @doc """
   Releases one permit of `key`, if the calling process holds one. If it holds none, the answer is `:ok`, nothing
@@ -401,12 +379,9 @@ defmodule CanalLock do
     :canal_lock.acquire_many(limits, many(timeout_or_options))
   end
 
-  defp many(timeout) when is_integer(timeout) or timeout == :infinity, do: timeout
-
-  defp many(options) when is_list(options),
-    do: checked(options, &:canal_lock_wait.many_options/1, &:canal_lock_errors.many_options/0, "[timeout_ms: 5000]")
-
-  defp many(wrong), do: wrong_timeout(wrong)
+  defp many(timeout_or_options) do
+    Options.wait!(timeout_or_options, &:canal_lock_wait.many_options/1, &:canal_lock_errors.many_options/0)
+  end
 
   @doc """
   Calls `fun` while the caller holds one permit of each key, see `acquire_many/2`. Answers as `with_permit/4`.
@@ -442,7 +417,7 @@ defmodule CanalLock do
       {[db: 2], {:error, :not_held}}
   """
   @spec give(key, pid, [permits_option]) :: :ok | {:error, :not_held | :not_alive}
-  def give(key, pid, options \\ []), do: :canal_lock.give(key, pid, permits(options))
+  def give(key, pid, options \\ []), do: :canal_lock.give(key, pid, Options.permits!(options))
 
   @doc """
   As `acquire/3`, in the table of another node. The permit is released when the calling process dies or the connection
@@ -488,7 +463,7 @@ defmodule CanalLock do
       :ok
   """
   @spec release_on(node, key, [permits_option]) :: :ok | {:error, :not_held | :timeout}
-  def release_on(node, key, options), do: :canal_lock.release_on(node, key, permits(options))
+  def release_on(node, key, options), do: :canal_lock.release_on(node, key, Options.permits!(options))
 
   @doc """
   As `release_on/2`, but does not wait for the other node, and always answers `:ok`. Another call can reach that node
@@ -509,7 +484,7 @@ defmodule CanalLock do
       :ok
   """
   @spec release_on_async(node, key, [permits_option]) :: :ok
-  def release_on_async(node, key, options), do: :canal_lock.release_on_async(node, key, permits(options))
+  def release_on_async(node, key, options), do: :canal_lock.release_on_async(node, key, Options.permits!(options))
 
   @doc """
   Calls `fun` while the caller holds a permit of the table of another node. Acquires as `acquire_on/4`, and answers
@@ -664,6 +639,6 @@ defmodule CanalLock do
   """
   @spec top([{:interval_ms, pos_integer} | {:rows, pos_integer}]) :: :ok
   def top(options \\ []) do
-    options |> CanalLock.Options.view!() |> :canal_lock.top()
+    options |> Options.view!() |> :canal_lock.top()
   end
 end

@@ -94,13 +94,7 @@ defmodule CanalLock.Quorum do
       ** (ArgumentError) the option :members is missing; it must be a list of 1 to 16 nodes
   """
   @spec start_link([option]) :: {:ok, pid} | {:error, term}
-  def start_link(options) do
-    names = Keyword.keys(:canal_lock_quorum_config.options())
-
-    options
-    |> CanalLock.Options.validate!(names, "[members: [node()]]", &:canal_lock_quorum_config.wrong_option/1)
-    |> :canal_lock_quorum.start_link()
-  end
+  def start_link(options), do: options |> CanalLock.Options.quorum!() |> :canal_lock_quorum.start_link()
 
   @doc """
   Stops the quorum locks of this node. They are unlocked, and their holders get `:lost`. A supervisor restarts it.

@@ -22,6 +22,21 @@ defmodule CanalLock.DocTest do
     doctest CanalLock.Quorum.Singleton
   end
 
+  describe "with cluster permits:" do
+    setup do
+      start_supervised!(CanalLock)
+      start_supervised!({CanalLock.Cluster, members: [node()]})
+      await_session()
+      :ok
+    end
+
+    doctest CanalLock.Cluster
+  end
+
+  defp await_session do
+    if CanalLock.Cluster.session() == :none, do: await_session()
+  end
+
   # A lock waits by itself, other calls do not.
   defp await_ready do
     if not CanalLock.Quorum.ready?(), do: await_ready()
@@ -31,10 +46,11 @@ defmodule CanalLock.DocTest do
     assert ["stop/0"] = without_session(CanalLock)
     assert ["reset_members/1", "stop/0"] = without_session(CanalLock.Quorum)
     assert [] = without_session(CanalLock.Quorum.Singleton)
+    assert ["stop/0"] = without_session(CanalLock.Cluster)
   end
 
   test "the docs have no emphasis that IEx shows wrong" do
-    for module <- [CanalLock, CanalLock.Quorum, CanalLock.Quorum.Singleton] do
+    for module <- [CanalLock, CanalLock.Quorum, CanalLock.Quorum.Singleton, CanalLock.Cluster] do
       {:docs_v1, _, _, _, head, _, docs} = Code.fetch_docs(module)
       texts = for %{"en" => text} <- [head | Enum.map(docs, &elem(&1, 3))], do: text
       assert [] = for(text <- texts, found <- Regex.scan(~r/(?<!\*)\*\w[^*\n]*\*[^\s*]/, text), do: found)
