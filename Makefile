@@ -43,9 +43,9 @@ check: setup ## formatting, lints, types, docs (WHAT=layout, cycles, rust, instr
 	$(call run,check,all layout cycles rust instructions erlang elixir promises dist)
 
 .PHONY: bench
-bench: ## measure (WHAT=permits, waiting, cluster, quorum or quick; OTHER=a build to compare with; see bench/README.md)
+bench: ## measure (WHAT=permits, waiting, cluster, permits-cluster, quorum, quick; OTHER=a build; see bench/README.md)
 	@scripts/setup.sh bench
-	$(call run,bench,all permits waiting cluster quorum quick)
+	$(call run,bench,all permits waiting cluster permits-cluster quorum quick)
 
 .PHONY: soak
 soak: ## long tests: memory checkers, mutants, leaks, faults (minutes=60, WHAT=one part; see docs/proof.md)
@@ -92,13 +92,15 @@ demo-elixir:
 	mix compile
 	elixir --erl +Bd -pa _build/dev/lib/canal_lock/ebin examples/redis_connections.exs
 
-# Five nodes with quorum locks are disconnected, killed and suspended for half a minute. Without the break handler
-# (+Bd), Ctrl-C stops the demo and its nodes.
+# Three nodes limit one back-end together, and are killed and cut off. Then five nodes with quorum locks are
+# disconnected, killed and suspended. Without the break handler (+Bd), Ctrl-C stops a demo and its nodes.
 .PHONY: demo-cluster
 demo-cluster:
 	rebar3 as examples compile
-	ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd \
-	  -pa _build/rebar3/examples/lib/canal_lock/test/support/harness -run cluster_demo main
+	@for demo in cluster_permits_demo cluster_demo; do \
+	  ERL_LIBS=_build/rebar3/examples/lib erl -noinput +Bd \
+	    -pa _build/rebar3/examples/lib/canal_lock/test/support/harness -run "$$demo" main; \
+	done
 
 .PHONY: test-all
 test-all:
@@ -230,8 +232,8 @@ dist-host:
 	scripts/dist.sh
 
 # OTHER is the library of another build, which is measured beside this one.
-.PHONY: bench-all bench-permits bench-waiting bench-cluster bench-quick
-bench-all bench-permits bench-waiting bench-cluster: bench-%:
+.PHONY: bench-all bench-permits bench-waiting bench-cluster bench-permits-cluster bench-quick
+bench-all bench-permits bench-waiting bench-cluster bench-permits-cluster: bench-%:
 	bench/run.sh $* full $(OTHER)
 bench-quick:
 	bench/run.sh all quick $(OTHER)

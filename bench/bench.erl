@@ -1,5 +1,5 @@
-%% Runs one program of the benchmark (permits, waiting or cluster): measures its groups one after the other, prints a
-%% report and writes it, and a summary of all figures, to files.
+%% Runs one program of the benchmark (permits, waiting, cluster or permits-cluster): measures its groups one after the
+%% other, prints a report and writes it, and a summary of all figures, to files.
 -module(bench).
 
 -export([main/0]).
@@ -25,7 +25,8 @@
 -define(PROGRAMS, #{
     "permits" => fun bench_permits:program/1,
     "waiting" => fun bench_waiting:program/1,
-    "cluster" => fun bench_cluster:program/1
+    "cluster" => fun bench_cluster:program/1,
+    "permits-cluster" => fun bench_cluster_permits:program/1
 }).
 
 %% A separate process, because many processes are linked to it: if one crashes, this one still stops the VM.

@@ -56,6 +56,12 @@ spread(Values) ->
 %% Of all measures that are not times in nanoseconds.
 -spec unit(id()) -> string().
 unit({_, _, _, _, per_second}) -> "1/s";
+unit({_, _, _, _, refused_per_second}) -> "1/s";
+unit({_, _, _, _, Frames}) when Frames =:= frames; Frames =:= frames_idle; Frames =:= frames_of_busiest_node -> "1/s";
+unit({_, _, _, _, Percent}) when Percent =:= use; Percent =:= counted -> "%";
+unit({_, _, _, _, most}) -> "held";
+unit({_, _, _, _, keys_later}) -> "keys";
+unit({_, _, _, _, Bytes}) when Bytes =:= bytes_at_once; Bytes =:= bytes_later -> "B";
 unit({_, _, _, _, frames_per_lock}) -> "frames";
 unit({_, _, _, _, busiest_member}) -> "cores";
 unit({memory, _, _, _, _}) -> "B";

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds and runs the programs of the benchmark, and draws their plots:
-#   bench/run.sh all|permits|waiting|cluster [full|quick [OTHER]]
+#   bench/run.sh all|permits|waiting|cluster|permits-cluster [full|quick [OTHER]]
 # OTHER is the library of another build, which is measured beside this one: a folder named canal_lock with `ebin' and
 # `priv'.
 set -euo pipefail
 programs=${1-}
 mode=${2-full}
 case "$programs $mode" in
-  'all full' | 'all quick') programs='permits waiting cluster' ;;
+  'all full' | 'all quick') programs='permits waiting cluster permits-cluster' ;;
   'permits full' | 'permits quick' | 'waiting full' | 'waiting quick' | 'cluster full' | 'cluster quick') ;;
-  *) echo "usage: bench/run.sh all|permits|waiting|cluster [full|quick [OTHER]]" >&2; exit 2 ;;
+  'permits-cluster full' | 'permits-cluster quick') ;;
+  *) echo "usage: bench/run.sh all|permits|waiting|cluster|permits-cluster [full|quick [OTHER]]" >&2; exit 2 ;;
 esac
 other=
 if [ -n "${3-}" ]; then
@@ -28,7 +29,7 @@ rm -f "$out"/*.beam
 # The nodes of clusters, and waits for a state, come from the harness of the tests.
 erlc -o "$out" bench/*.erl bench/*/*.erl test/support/test_original.erl test/support/harness/*.erl
 case "$programs" in
-  permits*)
+  'permits' | 'permits '*)
     escript native/build.escript --package bench_floor_nif "$out"
     elixirc -pa "$library/ebin" -o "$out" lib/canal_lock.ex lib/canal_lock/options.ex
     ;;

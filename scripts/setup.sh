@@ -86,8 +86,8 @@ look_for_tools() {
   at_least "$elixir" "$needed_elixir" || lacks "Elixir $needed_elixir or newer (found: ${elixir:-none})" elixir
 }
 
-# For examples/redis_connections.exs: a server and a client. The example starts its own Redis. Debian's package may
-# start another one, which can be stopped.
+# For examples/redis_connections.exs: a server and a client. The benchmark uses the server, too. Both start their own.
+# Debian's package may start another one, which can be stopped.
 look_for_example_programs() {
   has redis-server || lacks "redis-server" redis-server
   # By its module, because another package creates a folder with the same name.
