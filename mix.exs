@@ -55,8 +55,9 @@ defmodule Mix.Tasks.Compile.CanalLockNative do
     permits = ~w(src/canal_lock.erl src/canal_lock_telemetry.erl)
     quorum = ~w(src/quorum/canal_lock_quorum.erl src/quorum/canal_lock_quorum_telemetry.erl)
     singleton = ~w(src/quorum/canal_lock_quorum_singleton.erl)
+    cluster = ~w(src/cluster/canal_lock_cluster.erl src/cluster/canal_lock_cluster_telemetry.erl)
 
-    if Enum.any?(permits ++ quorum ++ singleton, stale?) do
+    if Enum.any?(permits ++ quorum ++ singleton ++ cluster, stale?) do
       escript("scripts/shell_docs.escript", Path.join(app, "doc"))
     end
   end

@@ -81,7 +81,7 @@ assert_shows(Steps, Modules) ->
     Shown = shell(Typed, [Modules]),
     ?assertEqual(length(Typed), length(Shown)),
     [
-        ?assertEqual({Input, value(words(Wanted))}, {Input, value(words(Got))})
+        ?assertEqual({Input, test_shown:value(Wanted)}, {Input, test_shown:value(Got)})
      || {Input, Wanted, Got} <- lists:zip3(Typed, Expected, Shown)
     ].
 
@@ -108,32 +108,21 @@ output(Port, Output) ->
         {Port, {exit_status, 0}} -> Output
     end.
 
-%% The words of a text, without line breaks, the numbers in pids, references and funs, and the colors that OTP 27 shows
-%% on any terminal.
-words(Text) ->
-    Plain = re:replace(Text, "\e\\[[0-9;]*m", "", [global, {return, list}, unicode]),
-    Named = re:replace(Plain, "(#Ref|#Fun|)<[^ >]*[0-9]+\\.[0-9]+[^ >]*>", "\\1<>", [global, {return, list}, unicode]),
-    lists:flatten(lists:join(" ", string:lexemes(Named, " \n"))).
-
-%% The term of a text, because maps are shown in an order that differs between releases. The text if it is no term.
-value(Text) ->
-    {ok, Tokens, _} = erl_scan:string(Text ++ "."),
-    case erl_parse:parse_term(Tokens) of
-        {ok, Term} -> Term;
-        {error, _} -> Text
-    end.
-
 %%% Calls and links
 
 the_tables_of_calls_match_the_exports_test_() ->
     [
-        {File, ?_assertEqual(lists:sort(functions(Module)), calls(File))}
-     || {File, Module} <- [{"docs/api.md", canal_lock}, {"docs/cluster.md", canal_lock_quorum}]
+        {File, ?_assertEqual(lists:sort(functions(Module)), calls(File, Module))}
+     || {File, Module} <- [
+            {"docs/api.md", canal_lock},
+            {"docs/cluster.md", canal_lock_quorum},
+            {"docs/cluster_permits.md", canal_lock_cluster}
+        ]
     ].
 
 %% The calls in backquotes, with names as arguments: `acquire(Key, MaxPer, Buckets)'.
-calls(File) ->
-    Named = matches(File, "`(?:canal_lock_quorum:)?([a-z_]+)\\(([A-Za-z_, ]*)\\)`"),
+calls(File, Module) ->
+    Named = matches(File, lists:concat(["`(?:", Module, ":)?([a-z_]+)\\(([A-Za-z_, ]*)\\)`"])),
     ?assertNotEqual([], Named),
     lists:usort([{list_to_atom(Name), length(string:lexemes(Arguments, ","))} || [Name, Arguments] <- Named]).
 
@@ -175,7 +164,8 @@ functions(Module) ->
 
 %% The build writes them to where the shell reads them (EEP 48).
 every_function_has_docs_test_() ->
-    [{atom_to_list(Module), fun() -> has_docs(Module) end} || Module <- [canal_lock, canal_lock_quorum]].
+    Modules = [canal_lock, canal_lock_quorum, canal_lock_cluster],
+    [{atom_to_list(Module), fun() -> has_docs(Module) end} || Module <- Modules].
 
 has_docs(Module) ->
     {ok, {docs_v1, _, erlang, _, #{<<"en">> := Head}, _, Docs}} = code:get_doc(Module),
@@ -204,7 +194,7 @@ the_shell_shows_the_docs_test_() ->
 the_shell_shows_the_docs() ->
     [Shown] = shell(["h(canal_lock, acquire, 3)."]),
     [
-        ?assertNotEqual(nomatch, string:find(words(Shown), Words))
+        ?assertNotEqual(nomatch, string:find(test_shown:words(Shown), Words))
      || Words <- ["-spec acquire(Key :: key(), MaxPer ::", "Acquires a permit of Key for the calling process"]
     ].
 
@@ -214,12 +204,13 @@ the_shell_shows_the_telemetry_events_test_() ->
 the_shell_shows_the_telemetry_events() ->
     Events = [
         {"canal_lock_telemetry", "[canal_lock, totals]"},
-        {"canal_lock_quorum_telemetry", "[canal_lock, quorum, totals]"}
+        {"canal_lock_quorum_telemetry", "[canal_lock, quorum, totals]"},
+        {"canal_lock_cluster_telemetry", "[canal_lock, cluster, totals]"}
     ],
     [
         begin
             [Shown] = shell(["h(" ++ Module ++ ")."]),
-            ?assertNotEqual(nomatch, string:find(words(Shown), Event))
+            ?assertNotEqual(nomatch, string:find(test_shown:words(Shown), Event))
         end
      || {Module, Event} <- Events
     ].
@@ -235,7 +226,8 @@ docs_follow_their_sources() ->
     make_docs(Folder),
     Made = Chunks(),
     Modules = [
-        canal_lock, canal_lock_quorum, canal_lock_quorum_singleton, canal_lock_quorum_telemetry, canal_lock_telemetry
+        canal_lock, canal_lock_cluster, canal_lock_cluster_telemetry, canal_lock_quorum, canal_lock_quorum_singleton,
+        canal_lock_quorum_telemetry, canal_lock_telemetry
     ],
     Public = [atom_to_list(Module) ++ ".chunk" || Module <- Modules],
     ?assertEqual(Public, [filename:basename(Chunk) || Chunk <- Made]),
