@@ -796,7 +796,7 @@ buckets(Key, MaxPer) ->
 %% 4 ms when 262,144 slots have been used.
 -spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
-    ?ANSWER([Key], ?CAUGHT(canal_lock_view:holders(Key))).
+    ?ANSWER([Key], ?CAUGHT(canal_lock_view:holders(local, Key))).
 
 %% @doc The keys that the calling process holds, each with its number of permits, in no order. Raises as described for
 %% the module. Cost: a call on a dirty scheduler, and the length of the answer.

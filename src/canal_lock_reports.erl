@@ -76,7 +76,7 @@ now_ms() ->
 
 holders(Key) ->
     try
-        canal_lock_view:holders(Key)
+        canal_lock_view:holders(local, Key)
     catch
         %% The table was closed in the meantime.
         error:_ -> []

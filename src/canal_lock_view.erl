@@ -3,8 +3,8 @@
 %% process.
 -module(canal_lock_view).
 
--export([keys/0, holders/1, held/1, holder_info/1, audit/0]).
--export([fold_keys/2, fold_permits/2, fold_queues/2]).
+-export([keys/0, holders/2, held/1, holder_info/1, audit/0]).
+-export([fold_keys/2, fold_shares/2, fold_permits/2, fold_queues/2]).
 
 %% What a process holds of one key, and since when it holds permits of any key.
 -type permits() :: {pid(), canal_lock:key(), Permits :: pos_integer(), Held_ms :: non_neg_integer()}.
@@ -28,10 +28,16 @@ keys() ->
 fold_keys(Add, Result) ->
     fold(fun(Serial, From) -> canal_lock_nif:keys(Serial, From, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
 
--spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
-holders(Key) ->
+%% As `fold_keys/2', over the shared keys.
+-spec fold_shares(fun(([{canal_lock:key(), Share :: non_neg_integer(), InUse :: non_neg_integer()}], Result) -> Result),
+    Result) -> Result.
+fold_shares(Add, Result) ->
+    fold(fun(Serial, From) -> canal_lock_nif:shared_keys(Serial, From, ?KEYS_PER_PIECE) end, ?FIRST_KEY, Add, Result).
+
+-spec holders(canal_lock_nif:namespace(), canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
+holders(Namespace, Key) ->
     canal_lock_interned:call(Key, fun(KeyOrHandle) ->
-        Read = fun(Serial, From) -> canal_lock_nif:holders(local, Serial, From, KeyOrHandle) end,
+        Read = fun(Serial, From) -> canal_lock_nif:holders(Namespace, Serial, From, KeyOrHandle) end,
         fold(Read, ?FIRST_HOLDER, fun lists:append/2, [])
     end).
 

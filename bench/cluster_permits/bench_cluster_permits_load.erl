@@ -84,7 +84,7 @@ sample(Key, Ends, Counts) ->
         true ->
             Counts;
         false ->
-            Now = [InUse || {Of, _, InUse} <- canal_lock_cluster_table:keys(), Of =:= Key],
+            Now = [InUse || {Of, _, InUse} <- canal_lock_view:fold_shares(fun lists:append/2, []), Of =:= Key],
             timer:sleep(?SAMPLE_MS),
             sample(Key, Ends, [lists:sum(Now) | Counts])
     end.

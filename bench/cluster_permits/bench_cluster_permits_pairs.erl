@@ -5,6 +5,8 @@
 %% of `ours' and `local' (canal_lock) send no message.
 -module(bench_cluster_permits_pairs).
 
+-include("../bench_loop.hrl").
+
 -export([measure/1]).
 
 -define(LIMIT, 10).
@@ -57,14 +59,6 @@ loop(pair, redis) -> fun redis_pair/4;
 loop(pair, global) -> fun global_pair/4;
 loop(refused, ours) -> fun ours_full/4;
 loop(refused, local) -> fun local_full/4.
-
--define(LOOP(Name, Calls),
-    Name(_Key, _MaxPer, _Buckets, 0) ->
-        ok;
-    Name(Key, MaxPer, Buckets, Times) ->
-        Calls,
-        Name(Key, MaxPer, Buckets, Times - 1)
-).
 
 -define(PAIR(Module), begin
     {acquired, _} = Module:acquire(Key, MaxPer, Buckets),

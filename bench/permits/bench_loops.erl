@@ -1,19 +1,12 @@
-%% The timed loops: one function for each subject and kind. Macros generate them, because an indirect call of a module
-%% or fun costs as much as some of the measured differences. Each result is matched, so that a subject that fails or
-%% refuses cannot look fast.
+%% The timed loops: one function for each subject and kind. Macros generate them (bench_loop.hrl). Each result is
+%% matched, so that a subject that fails or refuses cannot look fast.
 -module(bench_loops).
+
+-include("../bench_loop.hrl").
 
 -export([loop/2]).
 
 -type kind() :: pair | full | pair_of_many.
-
--define(LOOP(Name, Calls),
-    Name(_Key, _MaxPer, _Buckets, 0) ->
-        ok;
-    Name(Key, MaxPer, Buckets, Times) ->
-        Calls,
-        Name(Key, MaxPer, Buckets, Times - 1)
-).
 
 %% Uses {app, 1} to {app, Keys} at random, so that the processor cannot predict the order. The numbers are of a 32-bit
 %% LCG (Numerical Recipes) of which the upper bits are used: two multiplications and no heap. A call of `rand' costs as

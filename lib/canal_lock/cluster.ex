@@ -1,6 +1,6 @@
 defmodule CanalLock.Cluster do
   @moduledoc """
-  Concurrency limits for a whole cluster: at most so many permits of a key are in use on all nodes together.
+  Concurrency limits for a whole cluster. A limit is for the permits of a key that all nodes together have in use.
 
       members = [:"a@host1", :"b@host2", :"c@host3"]
       children = [{CanalLock.Cluster, members: members, state_file: "/var/lib/my_app/state.canal_lock"}]
@@ -77,7 +77,7 @@ defmodule CanalLock.Cluster do
       iex> CanalLock.Cluster.acquire(:api, 50, timeout_ms: 5000)
       {:acquired, 1}
 
-  Raises `ArgumentError` if an argument is wrong, or if the cluster permits are not started on this node. Cost: 150 ns
+  Raises `ArgumentError` if an argument is wrong, or if the cluster permits are not started on this node. Cost: 160 ns
   with the release, while the share of this node has a free permit; otherwise a round trip, of at most 100 ms.
   `:canal_lock_cluster.acquire/3` has the details.
   """

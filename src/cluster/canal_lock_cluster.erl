@@ -1,12 +1,12 @@
-%% @doc Concurrency limits for a whole cluster: at most so many permits of a key are in use on all nodes together.
+%% @doc Concurrency limits for a whole cluster. A limit is for the permits of a key that all nodes together have in use.
 %%
 %% Each node has a <em>share</em> of the limit of a key. A call acquires from the share of its node, without a message
 %% to another node. If the share is used up, the node asks for more: the <em>allocator</em>, one of the members, divides
 %% the limit among the nodes that want permits.
 %%
 %% ```
-%% 1> {ok, _Pid} = canal_lock_cluster:start_link(#{members => [node()]}).
-%% {ok,<0.91.0>}
+%% 1> {ok, _} = application:ensure_all_started(canal_lock), canal_lock_cluster:start_link(#{members => [node()]}).
+%% {ok,<0.96.0>}
 %% 2> canal_lock_cluster:acquire(api, 50, #{timeout_ms => 5000}).
 %% {acquired,1}
 %% 3> canal_lock_cluster:release(api).
@@ -15,7 +15,7 @@
 %%
 %% The table of canal_lock counts on each node, and releases the permits of a process that dies. The quorum locks
 %% (canal_lock_quorum) decide which nodes are alive, and which one is the allocator. So a limit holds while less than
-%% half of the members are down, and no permit of a dead node stays in use for longer than the lease.
+%% half of the members are down, and the permits of a dead node are free after the lease.
 %%
 %% == Sessions ==
 %% A node holds a quorum lock while it is alive and reaches a quorum. That time is a <em>session</em>. Its permits are
@@ -140,7 +140,7 @@ acquire(Key, Limit) ->
 %% With a map in the place of `Buckets', it is {@link acquire/4} with one bucket: `acquire(Key, Limit, #{timeout_ms =>
 %% 200})'. Answers `{error, no_quorum}' if this node has no session. Raises as described for the module.
 %%
-%% Cost: 150 ns together with the release, while the share has a free permit and the limit is that of the call before on
+%% Cost: 160 ns together with the release, while the share has a free permit and the limit is that of the call before on
 %% this node; else one or two round trips.
 -spec acquire(key(), MaxPer :: non_neg_integer(), Buckets :: non_neg_integer() | canal_lock:wait_options()) -> answer().
 acquire(Key, Limit, Options) when is_map(Options) ->
@@ -233,7 +233,7 @@ call_with({acquired, _}, Key, Permits, Fun) ->
     try
         {ok, Fun()}
     after
-        canal_lock_cluster_calls:release_after(Key, Permits)
+        canal_lock_cluster_calls:release(Key, Permits)
     end;
 call_with(Refusal, _, _, _) ->
     Refusal.
@@ -248,7 +248,7 @@ session() ->
 %% described for the module. A snapshot, as {@link canal_lock:holders/1}.
 -spec holders(key()) -> [{pid(), Permits :: pos_integer()}].
 holders(Key) ->
-    ?ANSWER([Key], ?CAUGHT(canal_lock_cluster_table:holders(Key))).
+    ?ANSWER([Key], ?CAUGHT(canal_lock_view:holders(shared, Key))).
 
 %% @doc How the limit of `Key' is used in the cluster. Answers `{error, no_quorum}' if this node knows no allocator, or
 %% it does not answer. A snapshot: the nodes answer one after the other; of one that does not answer within 1 s, the

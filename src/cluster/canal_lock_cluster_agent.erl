@@ -11,7 +11,7 @@
 %% </ul>
 %%
 %% So no call is granted from a share of an earlier session, and each holder of an earlier permit gets the message. The
-%% session ends when the lock is lost, when the table is closed, and with this process.
+%% session ends with the lock, with the table, and with this process.
 -module(canal_lock_cluster_agent).
 
 -behaviour(gen_server).
@@ -23,12 +23,14 @@
 %% while the message of a call is in the mailbox of this process.
 -define(KEYS, canal_lock_cluster_keys).
 
+%% Between two looks at a lock that is found not held.
 -define(LOOK_AGAIN_MS, 10).
 
 %% For the answers of all nodes.
 -define(USES_MS, 1000).
 
-%% How often the lock is asked for, the table is checked, and greetings are repeated while no allocator has asked.
+%% How often this process asks for the lock while it has none; and else checks the lock and the table, and sends a
+%% message to the allocator, or greets all nodes while no allocator has asked.
 -define(AGAIN_MS, 1000).
 
 -record(state, {
@@ -52,7 +54,7 @@ start_link(_Options) ->
 session() ->
     persistent_term:get(?MODULE, none).
 
-%% Whether the allocator knows that this node needs more of a key, or there is nobody to ask.
+%% Whether the allocator knows that this node needs more of a key. True also while no agent runs.
 -spec stands(canal_lock:key()) -> boolean().
 stands(Key) ->
     try
@@ -203,7 +205,7 @@ now_ms() ->
 
 %%% Sessions
 
-%% Waits for the lock. Meanwhile no call needs this process.
+%% Waits for the lock. Calls ask this process only in a session.
 lock(State = #state{lock = none}) ->
     Serial = canal_lock_cluster_table:serial(),
     case Serial =/= closed andalso canal_lock_cluster_locks:lock({canal_lock_cluster, node, node()}, ?AGAIN_MS) of

@@ -1,6 +1,7 @@
 %% @private
 %% The process of the allocator. On each member it waits for the lock of the allocator; the one that holds it divides
-%% the limits, as canal_lock_cluster_ledger decides. When the lock is lost, it begins again.
+%% the limits, as canal_lock_cluster_ledger decides. When the lock is lost, the process ends, and its supervisor starts
+%% another one.
 %%
 %% It checks its lock after it has read a message and before it sends what follows from it. So what it sends after
 %% another allocator has begun belongs to messages that it had read before, and nodes ignore it once they know the next

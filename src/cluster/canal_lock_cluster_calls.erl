@@ -7,7 +7,7 @@
 
 -include("../canal_lock_errors.hrl").
 
--export([acquire/3, acquire/4, release/1, release/2, release_after/2, give/3]).
+-export([acquire/3, acquire/4, release/1, release/2, give/3]).
 
 -type answer() :: {acquired, pos_integer()} | full | {error, no_quorum} | {raise, canal_lock_errors:cause()}.
 
@@ -30,48 +30,55 @@
     max_per :: non_neg_integer(),
     buckets :: non_neg_integer(),
     permits :: pos_integer(),
-    max_waiting = 0 :: non_neg_integer(),
-    since = os:perf_counter() :: integer(),
-    until_ms :: integer() | infinity | none
+    since :: integer()
 }).
 
 %% One permit. Can wait for an answer of the allocator.
 -spec acquire(canal_lock:key(), non_neg_integer(), non_neg_integer()) -> answer().
 acquire(Key, MaxPer, Buckets) ->
-    case canal_lock_cluster_agent:session() of
-        none ->
-            not_ready();
-        Lock ->
-            case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets, 1) of
-                {acquired, _} = Acquired -> check(Lock, Key, 1, Acquired);
-                Other -> not_at_once(Other, Lock, Key, MaxPer, Buckets, ask)
-            end
-    end.
+    acquire(Key, MaxPer, Buckets, 1, ask).
 
 -spec acquire(canal_lock:key(), non_neg_integer(), non_neg_integer(), canal_lock_wait:options() | invalid) -> answer().
 acquire(_Key, _MaxPer, _Buckets, invalid) ->
     {raise, badarg};
 acquire(Key, MaxPer, Buckets, Options = {_, Permits, _}) ->
+    acquire(Key, MaxPer, Buckets, Permits, Options).
+
+acquire(Key, MaxPer, Buckets, Permits, How) ->
     case canal_lock_cluster_agent:session() of
         none ->
             not_ready();
         Lock ->
-            case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets, Permits) of
-                {acquired, _} = Acquired -> check(Lock, Key, Permits, Acquired);
-                Other -> not_at_once(Other, Lock, Key, MaxPer, Buckets, Options)
+            case attempt(Key, MaxPer, Buckets, Permits) of
+                {acquired, _} = Acquired ->
+                    check(Lock, Key, Permits, Acquired);
+                {raise, _} = Raise ->
+                    Raise;
+                Refusal ->
+                    not_at_once(Refusal, How, #call{
+                        lock = Lock,
+                        key = Key,
+                        max_per = MaxPer,
+                        buckets = Buckets,
+                        permits = Permits,
+                        since = os:perf_counter()
+                    })
             end
     end.
 
-%% This node has no lock yet, or no allocator has asked for its keys.
-not_ready() ->
-    case whereis(canal_lock_cluster) of
-        undefined -> {raise, not_started};
-        _ -> without_session(?CAUGHT(canal_lock_nif:count(any_key)))
+-compile({inline, [acquire/5, attempt/4]}).
+attempt(Key, MaxPer, Buckets, Permits) ->
+    case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets, Permits) of
+        {raise, Cause, Arguments} -> canal_lock_interned:retry(Cause, fun canal_lock_nif:acquire_shared/4, Arguments);
+        Answer -> Answer
     end.
 
-%% Without a table there is no session.
-without_session({raise, _} = Raise) -> Raise;
-without_session(_) -> no_quorum().
+%% This node has no lock yet, or no allocator has asked for its keys. Without a table there is no session either.
+not_ready() ->
+    case whereis(canal_lock_cluster) =:= undefined orelse canal_lock_cluster_table:serial() =:= closed of
+        true -> {raise, not_started};
+        false -> no_quorum()
+    end.
 
 no_quorum() ->
     ok = canal_lock_cluster_totals:add(no_quorum, 1),
@@ -88,41 +95,15 @@ check(Lock, Key, Permits, Acquired) ->
             no_quorum()
     end.
 
-not_at_once({raise, intern, _}, Lock, Key, MaxPer, Buckets, Options) ->
-    Permits = case Options of ask -> 1; {_, Of, _} -> Of end,
-    case attempt(Key, MaxPer, Buckets, Permits) of
-        {acquired, _} = Acquired -> check(Lock, Key, Permits, Acquired);
-        {raise, _} = Raise -> Raise;
-        Refusal -> not_at_once(Refusal, Lock, Key, MaxPer, Buckets, Options)
-    end;
-not_at_once({raise, Cause, _}, _, _, _, _, _) ->
-    {raise, Cause};
-not_at_once(Refusal, Lock, Key, MaxPer, Buckets, ask) ->
-    Call = #call{lock = Lock, key = Key, max_per = MaxPer, buckets = Buckets, permits = 1, until_ms = none},
+not_at_once(Refusal, ask, Call) ->
     case is_known(Refusal, Call) of
         true -> refused(Call);
-        false -> ask(Call#call{until_ms = now_ms() + ?ANSWER_MS})
+        false -> ask(now_ms() + ?ANSWER_MS, Call)
     end;
-not_at_once(Refusal, Lock, Key, MaxPer, Buckets, {Timeout_ms, Permits, MaxWaiting}) ->
-    Call = #call{
-        lock = Lock,
-        key = Key,
-        max_per = MaxPer,
-        buckets = Buckets,
-        permits = Permits,
-        max_waiting = MaxWaiting,
-        until_ms = until(Timeout_ms)
-    },
-    case {Timeout_ms, is_satisfiable(Call)} of
-        {0, _} -> refused_at_once(Refusal, Call);
-        {_, false} -> refused_at_once(Refusal, Call);
-        _ -> wait(Refusal, Call)
-    end.
-
-attempt(Key, MaxPer, Buckets, Permits) ->
-    case canal_lock_nif:acquire_shared(Key, MaxPer, Buckets, Permits) of
-        {raise, Cause, Arguments} -> canal_lock_interned:retry(Cause, fun canal_lock_nif:acquire_shared/4, Arguments);
-        Answer -> Answer
+not_at_once(Refusal, {Timeout_ms, _, MaxWaiting}, Call) ->
+    case Timeout_ms > 0 andalso is_satisfiable(Call) of
+        true -> wait(Refusal, until(Timeout_ms), MaxWaiting, Call);
+        false -> refused_at_once(Refusal, Call)
     end.
 
 %% Whether an answer of the allocator would change nothing.
@@ -158,17 +139,19 @@ wanted(Call = #call{permits = Permits}) ->
     end.
 
 %% Until the allocator has answered that there is nothing to give, or does not answer in time.
-ask(Call = #call{key = Key, permits = Permits, until_ms = Until_ms}) ->
+ask(Until_ms, Call = #call{key = Key, permits = Permits}) ->
     Left_ms = Until_ms - now_ms(),
     case Left_ms > 0 andalso canal_lock_cluster_agent:ask(Key, capacity(Call), wanted(Call), Left_ms) of
         ok ->
             case attempt(Key, Call#call.max_per, Call#call.buckets, Permits) of
-                {acquired, _} = Acquired -> granted(Acquired, Call);
-                {raise, _} = Raise -> Raise;
+                {acquired, _} = Acquired ->
+                    granted(Acquired, Call);
+                {raise, _} = Raise ->
+                    Raise;
                 Refusal ->
                     case is_known(Refusal, Call) orelse not is_valid(Call) of
                         true -> refused(Call);
-                        false -> ask(Call)
+                        false -> ask(Until_ms, Call)
                     end
             end;
         _ ->
@@ -185,44 +168,44 @@ granted(Acquired, #call{lock = Lock, key = Key, permits = Permits, since = Since
     end.
 
 %% The agent must know the capacity before a request can wait.
-wait(declare, Call = #call{key = Key, permits = Permits, until_ms = Until_ms}) ->
+wait(declare, Until_ms, MaxWaiting, Call = #call{key = Key, permits = Permits}) ->
     case is_valid(Call) andalso min(left_ms(Until_ms), ?ANSWER_MS) of
         Left_ms when is_integer(Left_ms), Left_ms > 0 ->
             case canal_lock_cluster_agent:ask(Key, capacity(Call), Permits, Left_ms) of
                 ok ->
-                    wait(full, Call);
+                    wait(full, Until_ms, MaxWaiting, Call);
                 ended ->
                     receive
-                    after ?AGENT_MS -> wait(declare, Call)
+                    after ?AGENT_MS -> wait(declare, Until_ms, MaxWaiting, Call)
                     end
             end;
         _ ->
             refused(Call)
     end;
-wait(full, Call = #call{key = Key, max_per = MaxPer, buckets = Buckets, permits = Permits}) ->
+wait(full, Until_ms, MaxWaiting, Call = #call{key = Key, max_per = MaxPer, buckets = Buckets, permits = Permits}) ->
     Ref = make_ref(),
-    Wait = fun(K) -> canal_lock_nif:wait(shared, K, MaxPer, Buckets, Permits, Call#call.max_waiting, Ref) end,
+    Wait = fun(K) -> canal_lock_nif:wait(shared, K, MaxPer, Buckets, Permits, MaxWaiting, Ref) end,
     case ?CAUGHT(canal_lock_interned:call(Key, Wait)) of
         waiting ->
             ok = canal_lock_cluster_agent:notify(Key, capacity(Call), 0),
-            await(Ref, Call);
+            await(Ref, Until_ms, Call);
         {acquired, _} = Acquired ->
             granted(Acquired, Call);
         declare ->
-            wait(declare, Call);
+            wait(declare, Until_ms, MaxWaiting, Call);
         full ->
             refused(Call);
         {raise, _} = Raise ->
             Raise
     end.
 
-await(Ref, Call = #call{until_ms = Until_ms}) ->
+await(Ref, Until_ms, Call) ->
     Left_ms = left_ms(Until_ms),
     receive
         {canal_lock, Ref, Answer} -> ended(canal_lock_wait:answer(Answer), Call)
     after min(Left_ms, ?CHECK_MS) ->
         case Left_ms > ?CHECK_MS andalso is_valid(Call) of
-            true -> await(Ref, Call);
+            true -> await(Ref, Until_ms, Call);
             false -> ended(canal_lock_wait:cancel_after_timeout(Ref), Call)
         end
     end.
@@ -243,21 +226,12 @@ release(Key) ->
 release(Key, Permits) ->
     ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:release_shared_many(K, Permits) end)).
 
-%% Permits that the calling process holds, unless the table has been closed.
--spec release_after(canal_lock:key(), pos_integer()) -> ok.
-release_after(Key, 1) ->
-    _ = release(Key),
-    ok;
-release_after(Key, Permits) ->
-    _ = release(Key, Permits),
-    ok.
-
 -spec give(canal_lock:key(), pid(), pos_integer() | invalid) ->
     ok | {error, not_held | not_alive} | {raise, canal_lock_errors:cause()}.
 give(Key, Pid, Permits) ->
     Session = canal_lock_cluster_agent:session(),
     Given = ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:give_shared(K, Pid, Permits) end)),
-    %% The agent may have looked for holders meanwhile.
+    %% If the session has ended meanwhile, the agent may have read the holders before the gift.
     IsLost = Session =:= none orelse canal_lock_cluster_agent:session() =/= Session,
     _ = [Pid ! {canal_lock_cluster, lost, Key} || Given =:= ok, IsLost],
     Given.

@@ -16,8 +16,8 @@
 
 -export_type([ledger/0, event/0, version/0, message/0, silent/0]).
 
-%% A node keeps the permits of its turn for so long after it has confirmed them. Longer, if it has permits without its
-%% turn: nobody waits for a first one, and each move costs messages.
+%% A node keeps the permits of its turn for so long after it has confirmed them. Longer, if it has other permits: then
+%% the next node has others too, and each turn costs messages.
 -define(TURN_MS, 20).
 -define(LONG_TURN_MS, 100).
 
@@ -344,7 +344,7 @@ declare(Node, {Number, Limit}, K = #key{rows = Rows}, L) when Number > (map_get(
 declare(_, _, K, L) ->
     {K, L}.
 
-%% What a node returns is given at once: another one waits for it.
+%% What a node returns is given at once, because another node waits for it.
 forget_or_divide(Key, Node, Returned, K = #key{rows = Rows, version = Version}, Now_ms, L) ->
     case Rows of
         #{Node := #row{share = 0, in_use = 0, need = 0, waiting = 0, number = N, seen = N, version = Version}} ->

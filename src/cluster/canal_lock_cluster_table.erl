@@ -1,8 +1,8 @@
 %% @private
-%% The shared keys in the permit table of this node.
+%% The shares of this node in its permit table.
 -module(canal_lock_cluster_table).
 
--export([serial/0, is_open/1, end_shares/0, set_share/5, use/2, keys/0, holders/1]).
+-export([serial/0, is_open/1, end_shares/0, set_share/5, use/2]).
 
 -type serial() :: canal_lock_nif:serial().
 
@@ -82,29 +82,8 @@ settle(Key) ->
 use(Serial, Key) ->
     opened(fun() -> canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:take_share(Serial, K) end) end).
 
-%% Each key with the share of this node and the number of permits in use. Answers what was read before the table was
-%% closed.
--spec keys() -> [{canal_lock:key(), Share :: non_neg_integer(), InUse :: non_neg_integer()}].
-keys() ->
-    keys(piece(0, 0), []).
-
-keys(changed, Read) -> Read;
-keys({_, Keys, done}, Read) -> Keys ++ Read;
-keys({Serial, Keys, Next}, Read) -> keys(piece(Serial, Next), Keys ++ Read).
-
 piece(Serial, From) ->
     opened(fun() -> canal_lock_nif:shared_keys(Serial, From, ?KEYS) end).
-
--spec holders(canal_lock:key()) -> [{pid(), Permits :: pos_integer()}].
-holders(Key) ->
-    canal_lock_interned:call(Key, fun(KeyOrHandle) -> holders(KeyOrHandle, 0, {0, 0, 0}, []) end).
-
-holders(Key, Serial, From, Read) ->
-    case canal_lock_nif:holders(shared, Serial, From, Key) of
-        changed -> holders(Key, 0, {0, 0, 0}, []);
-        {_, Rows, done} -> Rows ++ Read;
-        {Same, Rows, Next} -> holders(Key, Same, Next, Rows ++ Read)
-    end.
 
 opened(Call) ->
     try

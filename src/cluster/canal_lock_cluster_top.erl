@@ -4,6 +4,8 @@
 
 -behaviour(canal_lock_screen).
 
+-include("../canal_lock_errors.hrl").
+
 -export([title/0, read/1, explain/1, head/2, sections/2]).
 
 -import(canal_lock_screen, [cells/1, duration/1]).
@@ -26,14 +28,18 @@ explain(Cause) ->
 read(Rows) ->
     try canal_lock_cluster_status:read() of
         {raise, Cause} -> {raise, Cause};
-        Status -> {read, #{status => Status, keys => busiest(Rows)}}
+        Status -> read(Status, ?CAUGHT(busiest(Rows)))
     catch
         exit:_ -> {failed, "the agent of this node does not answer"}
     end.
 
+read(_, {raise, Cause}) -> {raise, Cause};
+read(Status, Keys) -> {read, #{status => Status, keys => Keys}}.
+
 busiest(Rows) ->
     Add = fun({Key, Share, InUse}, Ranking) -> canal_lock_ranking:add({-InUse, -Share, Key}, Ranking) end,
-    Ranking = lists:foldl(Add, canal_lock_ranking:new(Rows), canal_lock_cluster_table:keys()),
+    AddAll = fun(Keys, Ranking) -> lists:foldl(Add, Ranking, Keys) end,
+    Ranking = canal_lock_view:fold_shares(AddAll, canal_lock_ranking:new(Rows)),
     [{Key, -Share, -InUse} || {InUse, Share, Key} <- canal_lock_ranking:least(Ranking)].
 
 -spec head(canal_lock_screen:last(), data()) -> [unicode:chardata()].

@@ -15,24 +15,13 @@ telemetry_test_() ->
         {"a call without a quorum is counted", fun no_quorum/0},
         {"waits are added up, and the longest is that since the last event", fun waits/0},
         {"the event has the totals, the keys, the session and the allocator", fun event/0},
-        {"while the agent is restarted there is no event", fun without_agent/0},
-        {"a slow handler delays no permit", fun slow_handler/0},
         {"a failure of telemetry is reported once", fun failure/0}
     ],
-    %% Each in its own process, with its own messages.
-    Clean = [{spawn, {timeout, 60, {Title, fun() -> clean(Test) end}}} || {Title, Test} <- Tests],
-    test_log_listener:tests(error, Clean).
+    test_telemetry_app:tests(fun stop/0, Tests).
 
-clean(Test) ->
-    {ok, _} = canal_lock:start_link(3),
-    try
-        test_log_listener:listening(Test)
-    after
-        whereis(canal_lock_cluster) =:= undefined orelse canal_lock_cluster:stop(),
-        canal_lock:stop(),
-        test_telemetry_app:stop(),
-        test_telemetry_app:unload()
-    end.
+stop() ->
+    whereis(canal_lock_cluster) =:= undefined orelse canal_lock_cluster:stop(),
+    canal_lock:stop().
 
 %% The tests emit the events.
 start() ->
@@ -40,6 +29,7 @@ start() ->
     test_await:value(false, fun() -> canal_lock_cluster:session() =:= none end).
 
 start_with(Members) ->
+    {ok, _} = canal_lock:start_link(3),
     {ok, Pid} = canal_lock_cluster:start_link(#{members => Members, totals_interval_ms => 1_000_000}),
     true = unlink(Pid),
     ok.
@@ -113,15 +103,11 @@ totals() ->
 
 %%% The event
 
-%% Sends each event to this process.
 attach() ->
-    Test = self(),
-    Send = fun(Event, Measurements, Metadata, _) -> Test ! {event, {Event, Measurements, Metadata}} end,
-    ok = telemetry:attach(here, ?EVENT, Send, none).
+    test_telemetry_app:attach(?EVENT).
 
 next_event() ->
-    {?EVENT, Measurements, Metadata} = test_await:answer(event),
-    {Measurements, Metadata}.
+    test_telemetry_app:next_event(?EVENT).
 
 event() ->
     test_telemetry_app:load_and_start(),
@@ -133,37 +119,7 @@ event() ->
     Session = canal_lock_quorum:fence(canal_lock_cluster:session()),
     ?assertEqual({Totals#{keys => 1}, #{session => Session, allocator => node()}}, next_event()).
 
-without_agent() ->
-    test_telemetry_app:load_and_start(),
-    attach(),
-    start(),
-    Process = whereis(canal_lock_cluster_telemetry),
-    ok = sys:suspend(canal_lock_cluster),
-    ok = test_worker:kill(whereis(canal_lock_cluster_agent)),
-    ok = emit(),
-    ok = sys:resume(canal_lock_cluster),
-    test_await:value(true, fun() -> is_pid(whereis(canal_lock_cluster_agent)) end),
-    ok = emit(),
-    _ = next_event(),
-    ?assertEqual(Process, whereis(canal_lock_cluster_telemetry)),
-    ?assertEqual(none, receive {event, _} = Event -> Event after 0 -> none end).
-
-slow_handler() ->
-    test_telemetry_app:load_and_start(),
-    start(),
-    Test = self(),
-    ok = telemetry:attach(slow, ?EVENT, fun(_, _, _, _) ->
-        Test ! {slow, self()},
-        receive go_on -> ok end
-    end, none),
-    canal_lock_cluster_telemetry ! emit,
-    Handler = test_await:answer(slow),
-    {acquired, 1} = canal_lock_cluster:acquire(a, 1, 1, ?LONG_MS),
-    ok = canal_lock_cluster:release(a),
-    #{granted := 1} = totals(),
-    ok = telemetry:detach(slow),
-    Handler ! go_on.
-
+%% (canal_lock_quorum_telemetry_tests has the other failures of the same process.)
 failure() ->
     ok = test_telemetry_app:load_failing(exit, meant),
     ok = test_telemetry_app:start(test_telemetry_app),

@@ -563,7 +563,7 @@ repair(W0 = #world{nodes = Nodes0}) ->
         _ -> repair(none, none, W0)
     end.
 
-%% Nobody is notified that a node hangs.
+%% A node that hangs sends nothing, and its connections stay open.
 repair(Down, Hung, W = #world{nodes = Nodes, limits = Limits}) ->
     Mended = maps:map(
         fun(Node, N = #node{tables = Tables}) ->

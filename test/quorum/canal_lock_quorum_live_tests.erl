@@ -49,7 +49,7 @@ cluster_test_() ->
         {"Q15: voters of two views do not count together", fun changed/1}
     ]).
 
-%% So many questions take longer than the first answer, before which the process that asks is suspended.
+%% Sending this many questions takes longer than the first answer. Before it, the process that asks is suspended.
 late() ->
     Asked = lists:duplicate(20_000, node()),
     Late = fun() -> as_voter(Asked, 50, fun(Asker) -> answer(Asker, [{a, 1, [x]}], 51) end) end,

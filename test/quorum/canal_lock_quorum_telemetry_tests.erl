@@ -22,19 +22,11 @@ telemetry_test_() ->
         {"a slow handler delays no lock", fun slow_handler/0},
         {"a failure of telemetry is reported once", fun failure/0}
     ],
-    %% Each in its own process, with its own messages.
-    Clean = [{spawn, {timeout, 60, {Title, fun() -> clean(Test) end}}} || {Title, Test} <- Tests],
-    test_log_listener:tests(error, Clean).
+    test_telemetry_app:tests(fun stop/0, Tests).
 
-clean(Test) ->
-    try
-        test_log_listener:listening(Test)
-    after
-        ok = application:unset_env(canal_lock, answer_ms),
-        whereis(canal_lock_quorum) =:= undefined orelse canal_lock_quorum:stop(),
-        test_telemetry_app:stop(),
-        test_telemetry_app:unload()
-    end.
+stop() ->
+    ok = application:unset_env(canal_lock, answer_ms),
+    whereis(canal_lock_quorum) =:= undefined orelse canal_lock_quorum:stop().
 
 start() ->
     start(#{}).
@@ -160,14 +152,11 @@ waiter(Name, Do) ->
 
 %%% The event
 
-%% Sends each event to this process.
 attach() ->
-    Test = self(),
-    Send = fun(Event, Measurements, Metadata, _) -> Test ! {event, {Event, Measurements, Metadata}} end,
-    ok = telemetry:attach(here, ?EVENT, Send, none).
+    test_telemetry_app:attach(?EVENT).
 
 next_event() ->
-    {?EVENT, Measurements, Metadata} = test_await:answer(event),
+    {Measurements, Metadata} = test_telemetry_app:next_event(?EVENT),
     ?assertEqual(#{}, Metadata),
     Measurements.
 

@@ -11,7 +11,7 @@
 
 -export([start/1, stop/0, shut_down/0, granted/0, is_kept/0, has_contended/1, release_contended/0, violations/2]).
 
--import(test_facts, [now_ns/0]).
+-import(test_facts, [now_ns/0, longer/2, note_if_long/3, note_held/3]).
 
 -record(client, {
     kind :: busy | keeper | contender,
@@ -20,7 +20,6 @@
     request = 1 :: pos_integer()
 }).
 
--define(SUPERVISOR, ?MODULE).
 -define(GRANTED, {?MODULE, granted}).
 
 %% The keeper and the contender that hold their permits, and since when by the wall clock.
@@ -30,52 +29,20 @@
 
 %% How long a client waits for the message that its permits are lost, and for all permits at the end.
 -define(NOTICE_MS, 60_000).
--define(STOP_MS, 100_000).
 -define(PAUSE_AFTER_REFUSAL_MS, 20).
-
-%% A client records that its permits are valid this often, or at each check. If the node is killed, only what happened
-%% since then is unknown.
--define(NOTE_NS, 5_000_000).
 
 limit({hot, Number}) -> Number;
 limit(_) -> 1.
 
 -spec start(test_quorum_clients:options()) -> ok.
 start(Options = #{busy := Busy}) ->
-    Caller = self(),
-    Ref = make_ref(),
-    _ = spawn(fun() ->
-        true = register(?SUPERVISOR, self()),
-        process_flag(trap_exit, true),
-        ok = persistent_term:put(?GRANTED, counters:new(1, [])),
-        ?HELD = ets:new(?HELD, [named_table, public]),
-        {ok, _} = canal_lock:start_link(),
-        {ok, Permits} = canal_lock_cluster:start_link(#{members => [node()]}),
-        Kinds = [keeper, contender | lists:duplicate(Busy, busy)],
-        Clients = maps:from_list([{new(Kind, Options), Kind} || Kind <- Kinds]),
-        Caller ! {Ref, ok},
-        supervise(Clients, Permits, Options)
-    end),
-    test_await:answer(Ref).
+    ok = persistent_term:put(?GRANTED, counters:new(1, [])),
+    _ = [true = unlink(Pid) || Start <- [fun start_table/0, fun start_permits/0], {ok, Pid} <- [Start()]],
+    Kinds = [keeper, contender | lists:duplicate(Busy, busy)],
+    test_fault_clients:start(?MODULE, Kinds, fun(Kind) -> new(Kind, Options) end, fun take_all/0).
 
-%% Clients that die on purpose are replaced.
-supervise(Clients, Permits, Options) ->
-    receive
-        {'EXIT', Client, died_on_purpose} ->
-            {Kind, Others} = maps:take(Client, Clients),
-            supervise(Others#{new(Kind, Options) => Kind}, Permits, Options);
-        {'EXIT', Process, Reason} ->
-            exit({ended, Process, Reason});
-        {stop, From, Ref} ->
-            [Client ! stop || Client <- maps:keys(Clients)],
-            [receive {'EXIT', Client, Reason} -> ended(Reason) end || Client <- maps:keys(Clients)],
-            ok = take_all(),
-            From ! {Ref, ok},
-            receive {'EXIT', Permits, normal} -> ok end
-    end.
-
-ended(normal) -> ok;
-ended(died_on_purpose) -> ok.
+start_table() -> canal_lock:start_link().
+start_permits() -> canal_lock_cluster:start_link(#{members => [node()]}).
 
 %% CP3, CP4: when the clients have ended, each node in turn gets all permits of each key.
 take_all() ->
@@ -85,16 +52,9 @@ take_all() ->
         ok = canal_lock_cluster:release(Key, #{permits => Limit})
     end, [contended | ?HOT]).
 
-%% When this returns all clients of this node have ended.
 -spec stop() -> ok.
 stop() ->
-    Ref = monitor(process, ?SUPERVISOR),
-    ?SUPERVISOR ! {stop, self(), Ref},
-    receive
-        {Ref, ok} -> ok;
-        {'DOWN', Ref, process, _, Reason} -> error({clients_died, Reason})
-    after ?STOP_MS -> error(clients_do_not_end)
-    end.
+    test_fault_clients:stop(?MODULE).
 
 %% When the clients of all nodes have ended: members are needed until then.
 -spec shut_down() -> ok.
@@ -118,7 +78,9 @@ release_contended() ->
     _ = [Contender ! release || {contender, Contender, _} <- ets:lookup(?HELD, contender)],
     ok.
 
+%% The process that calls this outlives all clients.
 new(Kind, Options) ->
+    _ = [ets:new(?HELD, [named_table, public]) || ets:whereis(?HELD) =:= undefined],
     spawn_link(fun() -> init(Kind, Options) end).
 
 init(Kind, Options = #{index := Index, start := Start, folder := Folder}) ->
@@ -182,51 +144,37 @@ hold(Session, For_ms, Pause_ms, Key, Client) ->
     Until = case For_ms of infinity -> infinity; _ -> now_ns() + For_ms * 1_000_000 end,
     check(Session, Until, Pause_ms, none, Key, Client).
 
-%% `Span': since when and until when it was found held and this is not recorded yet.
 check(Session, Until, Pause_ms, Span, Key, Client) ->
     Before = now_ns(),
     case is_held(Session) of
         true when Before > Until ->
-            ok = note_held(longer(Before, Span), Client),
+            ok = note_held(longer(Before, Span), request(Client), Client#client.file),
             over;
         true ->
-            Longer = noted_if_long(longer(Before, Span), Client),
+            Longer = note_if_long(longer(Before, Span), request(Client), Client#client.file),
             receive
                 {canal_lock_cluster, lost, Key} ->
-                    ok = note_held(Longer, Client),
-                    lost(Session, Client);
+                    ok = note_held(Longer, request(Client), Client#client.file),
+                    lost(Client);
                 release ->
-                    ok = note_held(Longer, Client),
+                    ok = note_held(Longer, request(Client), Client#client.file),
                     over;
                 stop ->
-                    ok = note_held(Longer, Client),
+                    ok = note_held(Longer, request(Client), Client#client.file),
                     self() ! stop,
                     over
             after Pause_ms -> check(Session, Until, Pause_ms, Longer, Key, Client)
             end;
         false ->
-            ok = note_held(Span, Client),
+            ok = note_held(Span, request(Client), Client#client.file),
             ok = note({not_held, Before, now_ns(), request(Client)}, Client),
             receive
-                {canal_lock_cluster, lost, Key} -> lost(Session, Client)
+                {canal_lock_cluster, lost, Key} -> lost(Client)
             after ?NOTICE_MS -> exit({no_message, Key})
             end
     end.
 
-longer(Now, none) -> {Now, Now};
-longer(Now, {Since, _}) -> {Since, Now}.
-
-noted_if_long(Span = {Since, Until}, Client) when Until - Since > ?NOTE_NS ->
-    ok = note_held(Span, Client),
-    none;
-noted_if_long(Span, _) ->
-    Span.
-
-note_held(none, _) -> ok;
-note_held({Since, Until}, Client) -> note({held, Since, Until, request(Client)}, Client).
-
-%% An agent that was killed and restarted ends a session whose lock is held for some microseconds more.
-lost(_, Client) ->
+lost(Client) ->
     ok = note({lost, now_ns(), request(Client)}, Client),
     lost.
 

@@ -7,6 +7,15 @@
 -module(test_facts).
 
 -export([open/2, note/2, read/1, now_ns/0]).
+-export([longer/2, note_if_long/3, note_held/3]).
+
+-export_type([span/0]).
+
+%% Since when and until when something was found held, if that is not recorded yet.
+-type span() :: none | {Since_ns :: integer(), Until_ns :: integer()}.
+
+%% A client records that this often, or at each check. If the node is killed, only what happened since then is unknown.
+-define(NOTE_NS, 5_000_000).
 
 -define(PREFIX, "history_").
 
@@ -26,6 +35,22 @@ open(Folder, Client = {Index, _}) ->
 note(Fact, File) ->
     Bytes = term_to_binary(Fact),
     file:write(File, <<(byte_size(Bytes)):32, Bytes/binary>>).
+
+-spec longer(Now_ns :: integer(), span()) -> span().
+longer(Now, none) -> {Now, Now};
+longer(Now, {Since, _}) -> {Since, Now}.
+
+%% What is left to record.
+-spec note_if_long(span(), Request :: pos_integer(), file:io_device()) -> span().
+note_if_long(Span = {Since, Until}, Request, File) when Until - Since > ?NOTE_NS ->
+    ok = note_held(Span, Request, File),
+    none;
+note_if_long(Span, _, _) ->
+    Span.
+
+-spec note_held(span(), Request :: pos_integer(), file:io_device()) -> ok.
+note_held(none, _, _) -> ok;
+note_held({Since, Until}, Request, File) -> note({held, Since, Until, Request}, File).
 
 %% All histories of a folder, without a fact that was only partly written when its node was killed.
 -spec read(file:filename()) -> [{test_quorum_history:client(), [Fact :: term()]}].

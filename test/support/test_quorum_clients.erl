@@ -25,7 +25,7 @@
     lease_ms := pos_integer()
 }.
 
--import(test_facts, [now_ns/0]).
+-import(test_facts, [now_ns/0, longer/2, note_if_long/3, note_held/3]).
 
 -record(client, {
     kind :: busy | keeper | contender,
@@ -35,63 +35,26 @@
     request = 1 :: pos_integer()
 }).
 
--define(SUPERVISOR, test_quorum_clients).
 -define(GRANTED, {?MODULE, granted}).
 
 %% The names of the busy clients: few, so that they compete.
 -define(BUSY_NAMES, [{hot, Number} || Number <- lists:seq(1, 4)]).
 -define(CONTENDED, contended_lock).
 
-%% A client records that it holds a lock this often, or at each check. If the node is killed, only what happened since
-%% then is unknown.
--define(NOTE_NS, 5_000_000).
-
 %% How long a client waits for the message that a lock which it does not hold is lost.
 -define(NOTICE_MS, 120_000).
--define(STOP_MS, 60_000).
 
 -define(PAUSE_AFTER_REFUSAL_MS, 20).
 
 -spec start(options()) -> ok.
 start(Options = #{busy := Busy}) ->
     ok = persistent_term:put(?GRANTED, counters:new(1, [])),
-    Caller = self(),
-    Ref = make_ref(),
-    _ = spawn(fun() ->
-        true = register(?SUPERVISOR, self()),
-        process_flag(trap_exit, true),
-        Kinds = [keeper, contender | lists:duplicate(Busy, busy)],
-        Clients = maps:from_list([{new(Kind, Options), Kind} || Kind <- Kinds]),
-        Caller ! {Ref, ok},
-        supervise(Clients, Options)
-    end),
-    test_await:answer(Ref).
+    Kinds = [keeper, contender | lists:duplicate(Busy, busy)],
+    test_fault_clients:start(?MODULE, Kinds, fun(Kind) -> new(Kind, Options) end, fun() -> ok end).
 
-%% Clients that die on purpose are replaced.
-supervise(Clients, Options) ->
-    receive
-        {'EXIT', Client, died_on_purpose} ->
-            {Kind, Others} = maps:take(Client, Clients),
-            supervise(Others#{new(Kind, Options) => Kind}, Options);
-        {stop, From, Ref} ->
-            [Client ! stop || Client <- maps:keys(Clients)],
-            [receive {'EXIT', Client, Reason} -> ended(Reason) end || Client <- maps:keys(Clients)],
-            From ! {Ref, ok}
-    end.
-
-ended(normal) -> ok;
-ended(died_on_purpose) -> ok.
-
-%% When this returns all clients of this node have ended.
 -spec stop() -> ok.
 stop() ->
-    Ref = monitor(process, ?SUPERVISOR),
-    ?SUPERVISOR ! {stop, self(), Ref},
-    receive
-        {Ref, ok} -> ok;
-        {'DOWN', Ref, process, _, Reason} -> error({clients_died, Reason})
-    after ?STOP_MS -> error(clients_do_not_end)
-    end.
+    test_fault_clients:stop(?MODULE).
 
 -spec shut_down() -> ok.
 shut_down() ->
@@ -214,48 +177,35 @@ hold(Lock, For_ms, Pause_ms, Client = #client{options = #{pause_ms := Least_ms}}
         end,
     check(Lock, Until, max(Pause_ms, Least_ms), none, Client).
 
-%% `Span': since when and until when it was found held and this is not recorded yet.
 check(Lock, Until, Pause_ms, Span, Client = #client{request = Request}) ->
     Before = now_ns(),
     case is_held(Lock) of
         true when Before > Until ->
-            ok = note_held(longer(Before, Span), Client),
+            ok = note_held(longer(Before, Span), Request, Client#client.file),
             over;
         true ->
-            Longer = noted_if_long(longer(Before, Span), Client),
+            Longer = note_if_long(longer(Before, Span), Request, Client#client.file),
             receive
                 {canal_lock_quorum, at_risk, Lock} ->
                     ok = note({at_risk, now_ns(), Request}, Client),
                     check(Lock, Until, Pause_ms, Longer, Client);
                 {canal_lock_quorum, lost, Lock} ->
-                    ok = note_held(Longer, Client),
+                    ok = note_held(Longer, Request, Client#client.file),
                     lost(Lock, Client);
                 release ->
-                    ok = note_held(Longer, Client),
+                    ok = note_held(Longer, Request, Client#client.file),
                     over;
                 stop ->
-                    ok = note_held(Longer, Client),
+                    ok = note_held(Longer, Request, Client#client.file),
                     self() ! stop,
                     over
             after Pause_ms -> check(Lock, Until, Pause_ms, Longer, Client)
             end;
         false ->
-            ok = note_held(Span, Client),
+            ok = note_held(Span, Request, Client#client.file),
             ok = note({not_held, Before, now_ns(), Request}, Client),
             await_lost(Lock, Client)
     end.
-
-longer(Now, none) -> {Now, Now};
-longer(Now, {Since, _}) -> {Since, Now}.
-
-noted_if_long(Span = {Since, Until}, Client) when Until - Since > ?NOTE_NS ->
-    ok = note_held(Span, Client),
-    none;
-noted_if_long(Span, _) ->
-    Span.
-
-note_held(none, _) -> ok;
-note_held({Since, Until}, Client) -> note({held, Since, Until, Client#client.request}, Client).
 
 await_lost(Lock, Client = #client{request = Request}) ->
     receive

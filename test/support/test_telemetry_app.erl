@@ -4,7 +4,40 @@
 -behaviour(application).
 
 -export([load/0, load_failing/2, unload/0, start/1, stop/0, load_and_start/0]).
+-export([tests/2, attach/1, next_event/1]).
 -export([start/2, stop/1]).
+
+%% Each test in a process of its own, with its own messages and reports, and with no telemetry loaded after it.
+%% `Stop': what stops what the test has started.
+-spec tests(fun(() -> term()), [{Title :: string(), fun(() -> term())}]) -> term().
+tests(Stop, Tests) ->
+    test_log_listener:tests(error, [
+        {spawn, {timeout, 60, {Title, fun() -> clean(Test, Stop) end}}} || {Title, Test} <- Tests
+    ]).
+
+clean(Test, Stop) ->
+    try
+        test_log_listener:listening(Test)
+    after
+        Stop(),
+        stop(),
+        unload()
+    end.
+
+%% Sends each event to this process.
+-spec attach([atom(), ...]) -> ok.
+attach(Event) ->
+    Test = self(),
+    Send = fun(_, Measurements, Metadata, _) -> Test ! {event, {Event, Measurements, Metadata}} end,
+    (telemetry()):attach(here, Event, Send, none).
+
+%% What the next event has measured, and its metadata.
+-spec next_event([atom(), ...]) -> {map(), map()}.
+next_event(Event) ->
+    {Event, Measurements, Metadata} = test_await:answer(event),
+    {Measurements, Metadata}.
+
+telemetry() -> telemetry.
 
 -spec load_and_start() -> ok.
 load_and_start() ->

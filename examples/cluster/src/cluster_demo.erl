@@ -27,19 +27,7 @@
 
 -spec main() -> no_return().
 main() ->
-    %% When SIGTERM stops the demo, its exit status must not look like a verdict.
-    ok = os:set_signal(sigterm, default),
-    %% A crash of any part stops the demo and its nodes.
-    Main = self(),
-    {_, Monitor} = spawn_monitor(fun() -> Main ! {verdict, run()} end),
-    receive
-        {verdict, #{broken := Broken} = Verdict} ->
-            lists:foreach(fun cluster_demo_screen:say/1, ["" | cluster_demo_verdict:lines(Verdict)]),
-            halt(case Broken of [] -> 0; _ -> 1 end);
-        {'DOWN', Monitor, process, _, Reason} ->
-            cluster_demo_screen:say(io_lib:format("The demo has crashed: ~tp", [Reason])),
-            halt(1)
-    end.
+    cluster_demo_stage:main(fun run/0, fun cluster_demo_verdict:lines/1).
 
 run() ->
     ok = canal_lock_quorum_nif:load(),
@@ -53,7 +41,7 @@ run() ->
         fun await_voting/1, fun move/1, fun partition/1, fun kill_member/1, fun kill_client/1, fun replace/1,
         fun suspend/1
     ],
-    {Acted, Missing} = act(Demo, Acts),
+    {Acted, Missing} = cluster_demo_stage:act(Demo, Acts),
     AtRest = at_rest(Acted),
     Verdict = cluster_demo_verdict:judge(cluster_demo_recorder:record(Recorder), AtRest#{missing => Missing}),
     lists:foreach(fun(Name) -> test_nodes:stop(node_of(Name, Acted)) end, ?NAMES),
@@ -76,16 +64,6 @@ introduction() ->
         "",
         "seconds  node  name               fence                     event"
     ].
-
-%% Runs the acts one after the other, until a wait in one of them times out.
-act(Demo, []) ->
-    {Demo, []};
-act(Demo, [Act | Acts]) ->
-    try Act(Demo) of
-        Next -> act(Next, Acts)
-    catch
-        throw:{missing, What} -> {Demo, [What]}
-    end.
 
 %%% Acts
 

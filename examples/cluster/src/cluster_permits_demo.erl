@@ -26,19 +26,7 @@
 
 -spec main() -> no_return().
 main() ->
-    %% When SIGTERM stops the demo, its exit status must not look like a verdict.
-    ok = os:set_signal(sigterm, default),
-    %% A crash of any part stops the demo and its nodes.
-    Main = self(),
-    {_, Monitor} = spawn_monitor(fun() -> Main ! {verdict, run()} end),
-    receive
-        {verdict, #{broken := Broken} = Verdict} ->
-            lists:foreach(fun cluster_demo_screen:say/1, ["" | cluster_permits_verdict:lines(Verdict)]),
-            halt(case Broken of [] -> 0; _ -> 1 end);
-        {'DOWN', Monitor, process, _, Reason} ->
-            cluster_demo_screen:say(io_lib:format("The demo has crashed: ~tp", [Reason])),
-            halt(1)
-    end.
+    cluster_demo_stage:main(fun run/0, fun cluster_permits_verdict:lines/1).
 
 run() ->
     lists:foreach(fun cluster_demo_screen:say/1, introduction()),
@@ -47,7 +35,7 @@ run() ->
     Demo = #demo{backend = Backend, nodes = maps:from_list(lists:zip(?NAMES, Nodes))},
     ok = test_nodes:introduce(Nodes),
     lists:foreach(fun(Name) -> start_workers(Name, Demo) end, ?NAMES),
-    {Missing, Last} = act(Demo, [fun share/1, fun kill_node/1, fun cut_off/1, fun kill_allocator/1]),
+    {Last, Missing} = cluster_demo_stage:act(Demo, [fun share/1, fun kill_node/1, fun cut_off/1, fun kill_allocator/1]),
     Verdict = cluster_permits_verdict:judge(cluster_permits_backend:events(Backend), #{
         limit => ?LIMIT, promised_ms => ?PROMISED_MS, missing => Missing
     }),
@@ -70,16 +58,6 @@ introduction() ->
         "",
         "seconds     n1  n2  n3  at work   served"
     ].
-
-%% Runs the acts one after the other, until a wait in one of them times out.
-act(Demo, []) ->
-    {[], Demo};
-act(Demo, [Act | Acts]) ->
-    try Act(Demo) of
-        Next -> act(Next, Acts)
-    catch
-        throw:{missing, What} -> {[What], Demo}
-    end.
 
 %%% Acts
 
