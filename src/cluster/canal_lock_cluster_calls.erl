@@ -231,7 +231,7 @@ release(Key, Permits) ->
 give(Key, Pid, Permits) ->
     Session = canal_lock_cluster_agent:session(),
     Given = ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:give_shared(K, Pid, Permits) end)),
-    %% If the session has ended meanwhile, the agent may have read the holders before the gift.
+    %% If the session ends during this call, the agent may read the holders before the gift.
     IsLost = Session =:= none orelse canal_lock_cluster_agent:session() =/= Session,
     _ = [Pid ! {canal_lock_cluster, lost, Key} || Given =:= ok, IsLost],
     Given.

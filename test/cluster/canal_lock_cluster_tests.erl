@@ -42,7 +42,7 @@ start() ->
 
 start_cluster() ->
     Path = filename:join(os:getenv("CANAL_LOCK_TEST_DATA", "/tmp"), "cluster_permits_" ++ os:getpid()),
-    {ok, Pid} = canal_lock_cluster:start_link(#{members => [node()], state_file => Path, lease_ms => 1000}),
+    {ok, Pid} = canal_lock_cluster:start_link(#{members => [node()], state_file => Path}),
     await_session(),
     {Pid, Path}.
 
@@ -324,7 +324,7 @@ starts() ->
 
 locks_run() ->
     ok = canal_lock_cluster:stop(),
-    Options = #{members => [node()], lease_ms => 1000},
+    Options = #{members => [node()]},
     {ok, _} = canal_lock_quorum:start_link(Options),
     {ok, _} = canal_lock_cluster:start_link(Options),
     await_session(),
