@@ -343,7 +343,7 @@ use(Key, K, Use, Now_ms, S) ->
 used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now_ms, S) ->
     Until_ms = case WasRefused of true -> Now_ms + ?STANDS_MS; false -> K0#key.until_ms end,
     IsWanted = Now_ms < Until_ms orelse K0#key.callers =/= [],
-    {Need, Next} = need(Use, IsWanted, K0),
+    {Need, Next} = need(Use, IsWanted, K0#key{until_ms = Until_ms}, Now_ms),
     Wants = case IsWanted of true -> K0#key.wants; false -> 1 end,
     K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, until_ms = Until_ms, wants = Wants},
     %% Short calls are rarely at work when the table is read.
@@ -354,11 +354,18 @@ used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now
     end.
 
 %% How many permits more are needed, and how many the oldest request needs in all.
-need({_, _, _, Waiting, Need, Next, _}, _, _) when Waiting > 0 ->
+need({_, _, _, Waiting, Need, Next, _}, _, _, _) when Waiting > 0 ->
     {Need, Next};
-need({Share, _, InUse, _, _, _, _}, true, #key{wants = Wants}) when InUse + Wants > Share ->
+%% If calls were refused in the last two turns, all permits were in use then. They are needed again, although the table
+%% was read at a moment between two calls. Otherwise the limit would seem to be enough at some moments.
+need({_, _, InUse, _, _, _, _}, true, K = #key{contended = true, until_ms = Until_ms}, Now_ms) when
+    Until_ms - Now_ms > ?STANDS_MS - 2 * ?TURN_MS
+->
+    #key{target = Target, wants = Wants} = K,
+    {max(0, Target - InUse) + max(Wants, max(Target, InUse) div 2), Wants};
+need({Share, _, InUse, _, _, _, _}, true, #key{wants = Wants}, _) when InUse + Wants > Share ->
     {max(Wants, InUse div 2), Wants};
-need(_, _, _) ->
+need(_, _, _, _) ->
     {0, 0}.
 
 %% What was not used goes back. Without an allocator it stays: nothing could replace it.
