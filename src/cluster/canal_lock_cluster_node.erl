@@ -356,17 +356,22 @@ used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now
 %% How many permits more are needed, and how many the oldest request needs in all.
 need({_, _, _, Waiting, Need, Next, _}, _, _, _) when Waiting > 0 ->
     {Need, Next};
-%% If calls were refused in the last two turns, all permits were in use then. They are needed again, although the table
-%% was read at a moment between two calls. Otherwise the limit would seem to be enough at some moments.
-need({_, _, InUse, _, _, _, _}, true, K = #key{contended = true, until_ms = Until_ms}, Now_ms) when
+need({Share, _, InUse, _, _, _, _}, true, K = #key{wants = Wants}, Now_ms) ->
+    case wanted(InUse, K, Now_ms) of
+        Used when Used + Wants > Share -> {Used - InUse + max(Wants, Used div 2), Wants};
+        _ -> {0, 0}
+    end;
+need(_, false, _, _) ->
+    {0, 0}.
+
+%% If calls were refused in the last two turns, all permits were in use then. They are wanted, although the table was
+%% read at a moment between two calls. Otherwise the limit would seem to be enough at such moments.
+wanted(InUse, #key{contended = true, until_ms = Until_ms, target = Target}, Now_ms) when
     Until_ms - Now_ms > ?STANDS_MS - 2 * ?TURN_MS
 ->
-    #key{target = Target, wants = Wants} = K,
-    {max(0, Target - InUse) + max(Wants, max(Target, InUse) div 2), Wants};
-need({Share, _, InUse, _, _, _, _}, true, #key{wants = Wants}, _) when InUse + Wants > Share ->
-    {max(Wants, InUse div 2), Wants};
-need(_, _, _, _) ->
-    {0, 0}.
+    max(InUse, Target);
+wanted(InUse, _, _) ->
+    InUse.
 
 %% What was not used goes back. Without an allocator it stays: nothing could replace it.
 idle(K, _, #state{allocator = none}) ->

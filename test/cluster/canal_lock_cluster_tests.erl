@@ -26,7 +26,7 @@ all_test_() ->
             {"keys of every kind, apart from local permits", fun keys/0},
             {"usage and status", fun usage/0},
             {"CP6: holders and waiters are notified when the session ends", fun lost/0},
-            {"CP6: a session ends with its lock, also without a message", fun unlocked/0},
+            {"CP6: a session ends with its lock, with a message of the quorum locks and without", fun unlocked/0},
             {"CP6: a gift of a lost permit is notified", fun gift_of_a_lost_permit/0},
             {"CP6: when the agent is killed, its holders are notified and its shares end", fun agent_killed/0},
             {"CP1: in a new table nothing is in use", fun new_table/0},
@@ -266,7 +266,9 @@ unlocked() ->
     receive {canal_lock_cluster, lost, db} -> ok end,
     test_await:value(true, fun() -> not lists:member(canal_lock_cluster:session(), [none, Session]) end),
     ok = canal_lock_cluster:release(db),
-    ?assertEqual({acquired, 1}, canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS)).
+    ?assertEqual({acquired, 1}, canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS)),
+    canal_lock_cluster_agent ! {canal_lock_quorum, lost, canal_lock_cluster:session()},
+    receive {canal_lock_cluster, lost, db} -> ok end.
 
 gift_of_a_lost_permit() ->
     {acquired, 1} = canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS),

@@ -311,7 +311,8 @@ in_real_terminal(Port) ->
      || Part <- [<<"\e[H">>, <<"\"a key\\e[2J\"">>, <<"the caller">>]
     ],
     true = port_command(Port, "canal_lock:stop().\n"),
-    _ = until(Port, "\r\nok\r\n"),
+    %% A picture can come between the line and the answer, and does not end with a newline.
+    _ = until(Port, "ok\r\n"),
     true = port_command(Port, "{whereis(canal_lock) =/= undefined, processes() -- Before, io:columns()}.\n"),
     _ = until(Port, "{true,[],{ok,60}}"),
     true = port_command(Port, "halt(7).\n"),
