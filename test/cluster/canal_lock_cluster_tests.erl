@@ -27,6 +27,7 @@ all_test_() ->
             {"usage and status", fun usage/0},
             {"CP6: holders and waiters are notified when the session ends", fun lost/0},
             {"CP6: a session ends with its lock, with a message of the quorum locks and without", fun unlocked/0},
+            {"CP3: at a stop the allocator is notified", fun stop_is_announced/0},
             {"CP6: a gift of a lost permit is notified", fun gift_of_a_lost_permit/0},
             {"CP6: when the agent is killed, its holders are notified and its shares end", fun agent_killed/0},
             {"CP1: in a new table nothing is in use", fun new_table/0},
@@ -140,7 +141,9 @@ at_once() ->
     [full = AtOnce() || _ <- lists:seq(1, 1000)],
     {message_queue_len, Length} = process_info(whereis(canal_lock_cluster_agent), message_queue_len),
     ok = sys:resume(canal_lock_cluster_agent),
-    ?assert(Length < 10).
+    ?assert(Length < 10),
+    %% The next call sends one again.
+    test_await:value({acquired, 3}, fun() -> canal_lock_cluster:acquire(db, 3, 1, 0) end).
 
 with_permit() ->
     ok = grow(db, 3, 3),
@@ -269,6 +272,14 @@ unlocked() ->
     ?assertEqual({acquired, 1}, canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS)),
     canal_lock_cluster_agent ! {canal_lock_quorum, lost, canal_lock_cluster:session()},
     receive {canal_lock_cluster, lost, db} -> ok end.
+
+stop_is_announced() ->
+    Fence = canal_lock_quorum:fence(canal_lock_cluster:session()),
+    Agent = whereis(canal_lock_cluster_agent),
+    1 = erlang:trace(Agent, true, [send]),
+    ok = canal_lock_cluster:stop(),
+    Sent = [Message || {trace, _, send, Message, _} <- test_await:traced(Agent)],
+    ?assert(lists:member({over, node(), Fence}, Sent)).
 
 gift_of_a_lost_permit() ->
     {acquired, 1} = canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS),
