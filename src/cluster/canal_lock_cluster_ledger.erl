@@ -445,7 +445,7 @@ divide_limit(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms
      || {Node, #row{share = Share, need = Need}} <- maps:to_list(Begun), Need > 0
     ]),
     IsRecall = Lacking > max(Free, 0) orelse Free < 0,
-    IsNews = Was =/= K#key.contended,
+    IsNews = Was =/= K#key.contended andalso K#key.version =/= none,
     Oldest = lists:sort(fun({_, #row{since = A}}, {_, #row{since = B}}) -> A =< B end, maps:to_list(Begun)),
     {Changed, _, L1} = lists:foldl(
         fun({Node, Row}, {To, Left, Into}) ->
@@ -479,7 +479,7 @@ give(Key, Node, Row = #row{share = Share, target = Target}, Wanted, More, {IsRec
             set(Key, Node, Row#row{target = Wanted}, 0, K, L);
         Target < Share, Target < Wanted, IsEnough ->
             set(Key, Node, Row#row{target = min(Share, Wanted)}, 0, K, L);
-        IsNews, Share > 0; Row#row.version =/= K#key.version ->
+        IsNews, Share > 0 orelse Row#row.need > 0; Row#row.version =/= K#key.version ->
             set(Key, Node, Row, 0, K, L);
         true ->
             {K, L}

@@ -342,9 +342,8 @@ use(Key, K, Use, Now_ms, S) ->
 
 used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now_ms, S) ->
     Until_ms = case WasRefused of true -> Now_ms + ?STANDS_MS; false -> K0#key.until_ms end,
-    IsWanted = Now_ms < Until_ms orelse K0#key.callers =/= [],
-    {Need, Next} = need(Use, IsWanted, K0#key{until_ms = Until_ms}, Now_ms),
-    Wants = case IsWanted of true -> K0#key.wants; false -> 1 end,
+    {Need, Next} = need(Use, K0#key{until_ms = Until_ms}, Now_ms),
+    Wants = case Now_ms < Until_ms orelse K0#key.callers =/= [] of true -> K0#key.wants; false -> 1 end,
     K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, until_ms = Until_ms, wants = Wants},
     %% Short calls are rarely at work when the table is read.
     Used = max(InUse + Need, case WasUsed of true -> 1; false -> 0 end),
@@ -354,23 +353,24 @@ used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now
     end.
 
 %% How many permits more are needed, and how many the oldest request needs in all.
-need({_, _, _, Waiting, Need, Next, _}, _, _, _) when Waiting > 0 ->
+need({_, _, _, Waiting, Need, Next, _}, _, _) when Waiting > 0 ->
     {Need, Next};
-need({Share, _, InUse, _, _, _, _}, true, K = #key{wants = Wants}, Now_ms) ->
-    case wanted(InUse, K, Now_ms) of
-        Used when Used + Wants > Share -> {Used - InUse + max(Wants, Used div 2), Wants};
-        _ -> {0, 0}
-    end;
-need(_, false, _, _) ->
+%% A refused call is to come again. What was given for it is needed until then.
+need({_, _, InUse, _, _, _, _}, K = #key{until_ms = Until_ms, wants = Wants}, Now_ms) when Now_ms < Until_ms ->
+    Used = used_by_calls(InUse, K, Now_ms),
+    {Used - InUse + max(Wants, Used div 2), Wants};
+need({Share, _, InUse, _, _, _, _}, #key{callers = [_ | _], wants = Wants}, _) when InUse + Wants > Share ->
+    {max(Wants, InUse div 2), Wants};
+need(_, _, _) ->
     {0, 0}.
 
-%% If calls were refused in the last two turns, all permits were in use then. They are wanted, although the table was
-%% read at a moment between two calls. Otherwise the limit would seem to be enough at such moments.
-wanted(InUse, #key{contended = true, until_ms = Until_ms, target = Target}, Now_ms) when
+%% If calls were refused in the last two turns, all permits were in use then, although the table was read at a moment
+%% between two calls. Otherwise the limit would seem to be enough at such moments.
+used_by_calls(InUse, #key{contended = true, until_ms = Until_ms, target = Target}, Now_ms) when
     Until_ms - Now_ms > ?STANDS_MS - 2 * ?TURN_MS
 ->
     max(InUse, Target);
-wanted(InUse, _, _) ->
+used_by_calls(InUse, _, _) ->
     InUse.
 
 %% What was not used goes back. Without an allocator it stays: nothing could replace it.

@@ -14,7 +14,7 @@ all_test_() ->
         {"CP1: shares above a lower limit are recalled at once", fun lowered/0},
         {"CP1: while shares are above a lower limit, no target rises", fun above/0},
         {"CP4: a recall ends when the permits are no longer needed elsewhere", fun recall_ends/0},
-        {"CP4: all nodes with a share learn that the limit is not enough", fun contended/0},
+        {"CP4: nodes that have or need permits learn that the limit is not enough", fun contended/0},
         {"CP4: the nodes get a single permit in turns of 20 ms, in the order in which they asked", fun turns/0},
         {"CP4: a permit beside others stays for 100 ms", fun long_turns/0},
         {"CP5: while a node is silent, only what others return is given", fun learning/0},
@@ -142,7 +142,14 @@ contended() ->
     {Given, L1} = declare(a, 4, 4, ledger([a, b])),
     {[], L2} = confirm(Given, #{a => #{in_use => 4}}, 0, L1),
     {News, _} = need(b, 1, L2),
-    ?assertMatch([{a, #set{share = 4, contended = true}}], [Each || Each = {a, _} <- News]).
+    ?assertMatch([{a, #set{share = 4, contended = true}}], [Each || Each = {a, _} <- News]),
+    %% It was not known that they are in use.
+    {_, L3} = confirm(Given, #{}, 0, L1),
+    {Recall, L4} = need(b, 1, L3),
+    ?assertEqual([{a, 4, 0}, {b, 0, 0}], shares(Recall)),
+    {_, L5} = confirm([lists:keyfind(b, 1, Recall)], #{b => #{need => 1}}, 0, L4),
+    {Answer, _} = have(a, maps:merge(seen(Recall, a), #{share => 4, in_use => 4}), L5),
+    ?assertMatch([#set{contended = true}], [Set || {b, Set} <- Answer]).
 
 %% Three nodes want the only permit.
 wanted() ->
