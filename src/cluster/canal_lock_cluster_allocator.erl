@@ -1,7 +1,7 @@
 %% @private
 %% The process of the allocator. On each member it waits for the lock of the allocator; the one that holds it divides
 %% the limits, as canal_lock_cluster_ledger decides. When the lock is lost, the process ends, and its supervisor starts
-%% another one.
+%% another one. When the process ends, the lock does.
 %%
 %% It checks its lock after it has read a message and before it sends what follows from it. So what it sends after
 %% another allocator has begun belongs to messages that it had read before, and nodes ignore it once they know the next
@@ -11,7 +11,7 @@
 -behaviour(gen_server).
 
 -export([start_link/1, usage/2, waits_for/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2, terminate/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, handle_continue/2]).
 
 %% How long it waits for the lock until it checks again whether this node is a member, and serves the system.
 -define(WAIT_MS, 2000).
@@ -26,8 +26,6 @@
 -record(state, {
     lock :: canal_lock_quorum:lock(),
     ledger :: canal_lock_cluster_ledger:ledger(),
-    %% Monitors on the agents.
-    agents = #{} :: #{node() => reference()},
     %% Nodes to which a message was refused.
     refused = [] :: [node()],
     %% The process that asks for the list, and what was silent when it began.
@@ -58,7 +56,6 @@ handle_continue(wait, waiting) ->
         canal_lock_cluster_locks:lock({canal_lock_cluster, allocator}, ?WAIT_MS)
     of
         {ok, Lock} ->
-            _ = process_flag(trap_exit, true),
             ok = canal_lock_cluster_totals:add(takeovers, 1),
             Ledger = canal_lock_cluster_ledger:new(canal_lock_quorum:fence(Lock)),
             {noreply, list(#state{lock = Lock, ledger = Ledger})};
@@ -88,21 +85,14 @@ handle_info(wait, waiting) ->
     {noreply, waiting, {continue, wait}};
 handle_info(_, waiting) ->
     {noreply, waiting};
-handle_info({Greeting, Node, _} = Event, State) when Greeting =:= hello; Greeting =:= alive ->
-    event(Event, watch(Node, State));
+handle_info({Kind, _, _} = Event, State) when Kind =:= hello; Kind =:= alive; Kind =:= over ->
+    event(Event, State);
 handle_info({Node, {have, Term, Session, Haves}}, State) ->
     event({have, Node, Term, Session, Haves}, State);
 handle_info({Node, {report, Term, Session, Ask, Haves, IsLast}}, State) ->
     event({report, Node, Term, Session, Ask, Haves, IsLast}, State);
-handle_info({over, _, _} = Over, State) ->
-    event(Over, State);
 handle_info({again, Node}, State = #state{refused = Refused}) ->
     event({again, Node}, State#state{refused = lists:delete(Node, Refused)});
-handle_info({{agent, Node}, Monitor, process, _, _}, State = #state{agents = Agents}) ->
-    case Agents of
-        #{Node := Monitor} -> event({down, Node}, State#state{agents = maps:remove(Node, Agents)});
-        #{} -> {noreply, State}
-    end;
 handle_info({listed, Monitor, process, _, Reason}, State = #state{list = {Monitor, Silent}}) ->
     _ = erlang:send_after(?LIST_MS, self(), list),
     case Reason of
@@ -115,15 +105,8 @@ handle_info({canal_lock_quorum, lost, Lock}, State = #state{lock = Lock}) ->
     {stop, {shutdown, lost}, State};
 handle_info({timeout, Timer, step}, State = #state{timer = {Timer, _}}) ->
     event(step, State#state{timer = none});
-handle_info({'EXIT', _, Reason}, State) when Reason =/= normal ->
-    {stop, Reason, State};
 handle_info(_, State) ->
     {noreply, State}.
-
-terminate(_Reason, #state{lock = Lock}) ->
-    canal_lock_quorum:unlock_async(Lock);
-terminate(_Reason, waiting) ->
-    ok.
 
 %% The list begins after what is silent is known.
 list(State = #state{ledger = Ledger}) ->
@@ -139,15 +122,6 @@ list(State = #state{ledger = Ledger}) ->
 -spec exit_with_list() -> no_return().
 exit_with_list() ->
     exit(canal_lock_cluster_locks:live_nodes()).
-
-watch(Node, State = #state{agents = Agents}) ->
-    case Agents of
-        #{Node := _} ->
-            State;
-        #{} ->
-            Monitor = erlang:monitor(process, {canal_lock_cluster_agent, Node}, [{tag, {agent, Node}}]),
-            State#state{agents = Agents#{Node => Monitor}}
-    end.
 
 event(Event, State = #state{ledger = Ledger, lock = Lock}) ->
     {Messages, Next} = canal_lock_cluster_ledger:handle(Event, now_ms(), Ledger),
@@ -169,9 +143,9 @@ send({Node, Message}, State = #state{refused = Refused}) ->
             %% One question for all messages that are refused until then.
             IsNew = not lists:member(Node, Refused),
             _ = [erlang:send_after(?AGAIN_MS, self(), {again, Node}) || IsNew],
-            watch(Node, State#state{refused = [Node || IsNew] ++ Refused});
+            State#state{refused = [Node || IsNew] ++ Refused};
         ok ->
-            watch(Node, State)
+            State
     end.
 
 wake(State = #state{ledger = Ledger, timer = Timer}) ->

@@ -43,7 +43,6 @@
     {listed, silent(), [node()]}
     %% A node has a session, or a connection again.
     | {hello, node(), Session :: pos_integer()}
-    | {down, node()}
     %% Once per second.
     | {alive, node(), Session :: pos_integer()}
     %% A session has ended.
@@ -187,11 +186,6 @@ event({alive, Node, Session}, Now_ms, L) ->
     case is_current(Node, Session, L) of
         true -> heard(Node, Now_ms, L);
         false -> event({hello, Node, Session}, Now_ms, L)
-    end;
-event({down, Node}, Now_ms, L = #ledger{sessions = Sessions}) ->
-    case Sessions of
-        #{Node := _} -> heard(Node, Now_ms - ?SILENT_MS, L);
-        #{} -> L
     end;
 event({over, Node, Session}, _, L) ->
     over({Node, Session}, L);

@@ -207,8 +207,9 @@ over() ->
     {Given, L1} = declare(a, 4, 4, ledger([a, b])),
     {[], L2} = confirm(Given, #{a => #{in_use => 4}}, 0, L1),
     {_, L3} = need(b, 4, L2),
-    {[], L4} = handle({down, a}, L3),
-    ?assertEqual([{a, 1}], canal_lock_cluster_ledger:silent(?NOW_MS, L4)),
+    {[], L4} = handle({alive, b, 1}, 100, L3),
+    ?assertEqual([], canal_lock_cluster_ledger:silent(?NOW_MS + 2499, L4)),
+    ?assertEqual([{a, 1}], canal_lock_cluster_ledger:silent(?NOW_MS + 2500, L4)),
     {_, L5} = handle({listed, [{a, 1}], [b]}, L4),
     {Messages, L6} = steps(L5),
     ?assertMatch([{b, 4, 4} | _], lists:reverse(shares(sets(Messages)))),
@@ -231,8 +232,7 @@ replaced() ->
     {_, L2} = confirm(Given, #{a => #{in_use => 1, passed => 10}}, 0, L1),
     {Lowered, L3} = have(b, #{need => 1, next => 1, passed => 4, declared => {1, 4}}, L2),
     ?assertMatch(#{a := #set{limit = 4}}, maps:from_list(Lowered)),
-    {[], L4} = handle({down, b}, L3),
-    {_, L5} = handle({listed, [{b, 1}], [a]}, L4),
+    {_, L5} = handle({listed, [{b, 1}], [a]}, L3),
     {Messages, _} = steps(L5),
     ?assertMatch([{a, #set{limit = 10}}], sets(Messages)).
 

@@ -11,6 +11,9 @@
 %% The lease and 1 s (CP5), and 1 s for a busy machine.
 -define(MOVES_MS, 3000).
 
+%% A message that was refused until then is not in the buffer of the connection.
+-define(REFUSED_MS, 100).
+
 cluster_test_() ->
     test_nodes:tests(3, [], [
         {Title, fun(Nodes) -> on(Nodes, Test) end}
@@ -20,6 +23,8 @@ cluster_test_() ->
             {"CP4: a mutex goes round, and one node gets all permits", fun turns/1},
             {"CP3: the permits of a node that stops are free at once", fun stops/1},
             {"CP3: the permits of a node that hangs are free after the lease", fun hangs/1},
+            {"CP4: what a busy connection refuses to the allocator is sent again", fun to_allocator/1},
+            {"CP4: what a busy connection refuses to a node is sent again", fun to_node/1},
             {"CP6: a node that is cut off grants nothing, and its holders are notified", fun cut_off/1}
         ]
     ]).
@@ -29,6 +34,7 @@ killed_test_() ->
         {timeout, test_setup:timeout_s(), {Title, fun() -> test_stalls:again(fun() -> on_new_nodes(Test) end) end}}
      || {Title, Test} <- [
             {"CP5: when the allocator is killed, shares stay, and move again", fun no_master/1},
+            {"a client does not become the allocator", fun client/1},
             {"a limit that only a dead node has passed is replaced", fun limits/1}
         ]
     ].
@@ -36,8 +42,6 @@ killed_test_() ->
 on_new_nodes(Test) ->
     Nodes = [test_nodes:start() || _ <- [1, 2, 3]],
     try
-        ok = test_quorum_cluster:start_all([{Node, test_quorum_cluster:options(Nodes)} || Node <- Nodes]),
-        [start(Node) || Node <- Nodes],
         Test(Nodes)
     after
         [test_nodes:stop(Node) || Node <- Nodes]
@@ -52,6 +56,10 @@ on(Nodes, Test) ->
             [ok = call(Node, fun stop/0) || Node <- Nodes, test_nodes:is_alive(Node)]
         end
     end).
+
+start_all(Nodes) ->
+    ok = test_quorum_cluster:start_all([{Node, test_quorum_cluster:options(Nodes)} || Node <- Nodes]),
+    lists:foreach(fun start/1, Nodes).
 
 start(Node) ->
     call(Node, fun() ->
@@ -141,7 +149,51 @@ hangs(Nodes) ->
     ?assertEqual({canal_lock_cluster, lost, db}, order(One, fun() -> receive Message -> Message end end)),
     ok = call(Other, fun await_session/0).
 
+%% Node `Other' gives a permit back while the allocator does not read.
+to_allocator(Nodes) ->
+    [First, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 1} = acquire(One, 1, 1),
+    Ref = send_wait(Two),
+    ok = while_busy(Other, First, fun() -> ok = release(One, 1) end),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+
+%% The allocator gives a permit to `Other' while that does not read.
+to_node(Nodes) ->
+    [First, Other, _] = allocator_first(Nodes),
+    {One, Two} = {worker(First), worker(Other)},
+    {acquired, 1} = acquire(One, 1, 1),
+    Ref = send_wait(Two),
+    ok = while_busy(First, Other, fun() -> ok = release(One, 1) end),
+    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+
+%% Returns when the request has reached the allocator.
+send_wait({Node, _} = Worker) ->
+    Ref = send_order(Worker, fun() -> canal_lock_cluster:acquire(db, 1, 1, ?LONG_MS) end),
+    Waiting = fun() -> {ok, #{nodes := #{node() := #{waiting := Count}}}} = canal_lock_cluster:usage(db), Count end,
+    ok = call(Node, fun() -> test_await:value(1, Waiting) end),
+    Ref.
+
+%% The function runs while the connection refuses messages, for less than a lease.
+while_busy(From, To, Fun) ->
+    Suspension = test_nodes:suspend(To),
+    try
+        Name = name(To),
+        ok = call(From, fun() -> fill(Name) end),
+        Fun(),
+        timer:sleep(?REFUSED_MS)
+    after
+        test_nodes:resume(Suspension)
+    end.
+
+fill(Name) ->
+    case erlang:send({nobody, Name}, binary:copy(<<0>>, 1_000_000), [nosuspend, noconnect]) of
+        ok -> fill(Name);
+        nosuspend -> ok
+    end.
+
 no_master(Nodes) ->
+    ok = start_all(Nodes),
     [First, Other, Third] = allocator_first(Nodes),
     {One, Two} = {worker(Other), worker(Third)},
     {acquired, 2} = acquire(One, 3, 2),
@@ -172,7 +224,27 @@ cut_off(Nodes) ->
     ok = release(Two, 2),
     ?assertEqual({acquired, 2}, acquire(One, 3, 2)).
 
+client([Member | Clients]) ->
+    ok = test_quorum_cluster:start_all([{Member, (test_quorum_cluster:options([Member]))#{clients := all}}]),
+    test_nodes:introduce([Member | Clients]),
+    [test_quorum_cluster:start(Client, test_quorum_cluster:client_options([Member])) || Client <- Clients],
+    [start(Node) || Node <- [Member | Clients]],
+    Terms = [
+        begin
+            #{term := Term} = call(Member, fun canal_lock_cluster:status/0),
+            ok = call(Member, fun() -> test_quorum_cluster:kill_process(canal_lock_cluster_allocator) end),
+            IsNext = fun() -> maps:get(term, canal_lock_cluster:status()) > Term end,
+            [ok = call(Node, fun() -> test_await:value(true, IsNext) end) || Node <- [Member | Clients]],
+            Name = name(Member),
+            [#{allocator := Name} = call(Node, fun canal_lock_cluster:status/0) || Node <- Clients],
+            Term
+        end
+     || _ <- lists:seq(1, 5)
+    ],
+    ?assertEqual(lists:usort(Terms), Terms).
+
 limits(Nodes) ->
+    ok = start_all(Nodes),
     [_, Other, Third] = allocator_first(Nodes),
     {One, Two} = {worker(Other), worker(Third)},
     {acquired, 1} = acquire(One, 5, 1),

@@ -8,6 +8,9 @@
 %% More than the time after which another limit is declared, and a first one before.
 -define(DECLARE_MS, 300).
 
+%% More than the time after which a node without messages is silent.
+-define(SILENT_MS, 2600).
+
 all_test_() ->
     {foreach, fun start/0, fun stop/1, [
         {timeout, test_setup:timeout_s(), {Title, Test}}
@@ -29,6 +32,10 @@ all_test_() ->
             {"CP6: a session ends with its lock, with a message of the quorum locks and without", fun unlocked/0},
             {"CP3: at a stop the allocator is notified", fun stop_is_announced/0},
             {"CP6: a gift of a lost permit is notified", fun gift_of_a_lost_permit/0},
+            {"CP6: a call checks the lock of the session after it was granted", fun check/0},
+            {"CP1, CP6: all shares end with the session", fun all_shares/0},
+            {"CP4: a share for many waiters grants all of them", fun many_waiters/0},
+            {"CP5: an allocator ends with its lock, also without a message", fun allocator_lost/0},
             {"CP6: when the agent is killed, its holders are notified and its shares end", fun agent_killed/0},
             {"CP1: in a new table nothing is in use", fun new_table/0},
             {"CP5: without an allocator calls go on with the shares", fun without_allocator/0},
@@ -68,6 +75,9 @@ acquire() ->
     ?assertEqual({acquired, 3}, canal_lock_cluster:acquire(db, 4, #{timeout_ms => ?LONG_MS})),
     ?assertEqual({acquired, 4}, canal_lock_cluster:acquire(db, 1, 4, 0)),
     ?assertEqual(full, canal_lock_cluster:acquire(db, 4)),
+    %% The allocator knows that now.
+    Refused = fun() -> canal_lock_cluster:acquire(db, 4) end,
+    ?assertEqual({full, []}, sent(Refused)),
     ?assertEqual(full, canal_lock_cluster:acquire(db, 4, 1, 50)),
     [?assertEqual(ok, canal_lock_cluster:release(db)) || _ <- [1, 2, 3, 4]],
     ?assertEqual({error, not_held}, canal_lock_cluster:release(db)).
@@ -75,18 +85,26 @@ acquire() ->
 local() ->
     ok = grow(db, 4, 3),
     {acquired, 1} = canal_lock_cluster:acquire(db, 4),
-    1 = erlang:trace(self(), true, [send, 'receive']),
-    [
-        begin
-            {acquired, 2} = canal_lock_cluster:acquire(db, 2, 2),
-            {acquired, 3} = canal_lock_cluster:acquire(db, 4, 1, 0),
-            ok = canal_lock_cluster:release(db),
-            ok = canal_lock_cluster:release(db)
-        end
-     || _ <- lists:seq(1, 1000)
-    ],
-    1 = erlang:trace(self(), false, [send, 'receive']),
-    ?assertEqual([], test_await:traced(self())).
+    Calls = fun() ->
+        [
+            begin
+                {acquired, 2} = canal_lock_cluster:acquire(db, 2, 2),
+                {acquired, 3} = canal_lock_cluster:acquire(db, 4, 1, 0),
+                ok = canal_lock_cluster:release(db),
+                ok = canal_lock_cluster:release(db)
+            end
+         || _ <- lists:seq(1, 1000)
+        ]
+    end,
+    ?assertMatch({_, []}, sent(Calls)).
+
+%% The answer of the function, and the messages that it sends. A process cannot trace itself.
+sent(Fun) ->
+    Test = self(),
+    Tracer = test_worker:start(fun() -> erlang:trace(Test, true, [send]) end),
+    Answer = Fun(),
+    1 = erlang:trace(self(), false, [send]),
+    {Answer, test_worker:order(element(1, Tracer), fun() -> test_await:traced(Test) end)}.
 
 several() ->
     Three = #{permits => 3},
@@ -178,7 +196,8 @@ limits() ->
     %% The limit 0.
     timer:sleep(?DECLARE_MS),
     ?assertEqual(full, canal_lock_cluster:acquire(db, 0)),
-    test_await:value(0, fun() -> {ok, #{limit := Limit}} = canal_lock_cluster:usage(db), Limit end).
+    test_await:value(0, fun() -> {ok, #{limit := Limit}} = canal_lock_cluster:usage(db), Limit end),
+    ?assertEqual({full, []}, sent(fun() -> canal_lock_cluster:acquire(db, 0) end)).
 
 large() ->
     All = #{permits => 1_048_574, timeout_ms => ?LONG_MS},
@@ -197,7 +216,14 @@ many_keys() ->
     test_await:value(0, Keys, 60_000),
     test_await:value(true, fun() -> maps:get(memory, canal_lock:info()) =< 2 * Before + 1_000_000 end, 60_000),
     test_await:value([], fun() -> canal_lock_view:fold_shares(fun lists:append/2, []) end, 20_000),
-    ?assertEqual(0, map_size(element(8, element(3, sys:get_state(canal_lock_cluster_allocator))))).
+    ?assertEqual(0, map_size(element(8, element(3, sys:get_state(canal_lock_cluster_allocator))))),
+    Memory = fun() ->
+        [
+            element(2, process_info(whereis(Name), memory)) < 100_000
+         || Name <- [canal_lock_cluster_agent, canal_lock_cluster_allocator]
+        ]
+    end,
+    test_await:value([true, true], Memory).
 
 keys() ->
     lists:foreach(fun({_, Key}) ->
@@ -231,7 +257,10 @@ usage() ->
     ok = canal_lock_cluster:release(db, #{permits => 2}),
     test_await:value(0, fun() -> maps:get(keys, canal_lock_cluster:status()) end, 20_000),
     #{totals := After} = canal_lock_cluster:status(),
-    ?assertMatch(#{returned := Same, received := Same, refused := 1} when Same >= 2, After).
+    ?assertMatch(#{returned := Same, received := Same, refused := 1} when Same >= 2, After),
+    %% A node that uses nothing does not become silent.
+    timer:sleep(?SILENT_MS),
+    test_await:value([], fun() -> maps:get(waits_for, canal_lock_cluster:status()) end).
 
 lost() ->
     {Holder, {acquired, 3}} = test_worker:start(fun() ->
@@ -289,6 +318,53 @@ gift_of_a_lost_permit() ->
     ?assertEqual(ok, canal_lock_cluster:give(db, Worker)),
     Lost = fun() -> receive {canal_lock_cluster, lost, db} -> ok end end,
     ?assertEqual(ok, test_worker:order(Worker, Lost)).
+
+%% The agent does not learn that the lock has ended.
+check() ->
+    ok = grow(db, 4, 4),
+    ok = sys:suspend(canal_lock_cluster_agent),
+    ok = canal_lock_quorum:unlock(canal_lock_cluster:session()),
+    ?assertEqual({error, no_quorum}, canal_lock_cluster:acquire(db, 4)),
+    ?assertEqual([], canal_lock_cluster:holders(db)),
+    ok = sys:resume(canal_lock_cluster_agent).
+
+%% More keys than one native call reads.
+all_shares() ->
+    [{acquired, 1} = canal_lock_cluster:acquire({key, N}, 1, 1, ?LONG_MS) || N <- lists:seq(1, 250)],
+    Shares = fun() -> canal_lock_view:fold_shares(fun(Keys, To) -> [Share || {_, Share, _} <- Keys] ++ To end, []) end,
+    ?assertEqual(lists:duplicate(250, 1), Shares()),
+    ok = canal_lock_cluster:stop(),
+    ?assertEqual(lists:duplicate(250, 0), Shares()).
+
+%% More than one native call grants.
+many_waiters() ->
+    Count = 2000,
+    ok = grow(db, Count, 1),
+    ok = sys:suspend(canal_lock_cluster_agent),
+    Test = self(),
+    Waiter = fun() ->
+        Test ! canal_lock_cluster:acquire(db, Count, 1, infinity),
+        receive stop -> ok end
+    end,
+    Waiters = [spawn_link(Waiter) || _ <- lists:seq(1, Count)],
+    test_await:value(Count - 1, fun() -> waiting(db) end),
+    ok = sys:resume(canal_lock_cluster_agent),
+    [receive {acquired, _} -> ok end || _ <- Waiters],
+    [Pid ! stop || Pid <- Waiters],
+    ok.
+
+allocator_lost() ->
+    Lock = fun() -> element(2, sys:get_state(canal_lock_cluster_allocator)) end,
+    IsReady = fun() -> is_list(maps:get(waits_for, canal_lock_cluster:status())) end,
+    lists:foreach(fun(Lose) ->
+        test_await:value(true, IsReady),
+        Monitor = monitor(process, canal_lock_cluster_allocator),
+        Lose(Lock()),
+        receive {'DOWN', Monitor, process, _, Reason} -> ?assertEqual({shutdown, lost}, Reason) end
+    end, [
+        fun canal_lock_quorum:unlock/1,
+        fun(Held) -> canal_lock_cluster_allocator ! {canal_lock_quorum, lost, Held} end
+    ]).
 
 agent_killed() ->
     {acquired, 1} = canal_lock_cluster:acquire(db, 3, 1, ?LONG_MS),

@@ -223,7 +223,7 @@ is_used(allocator, Term, #node{allocator = {_, Current}}) -> Term =:= Current;
 is_used({node, _}, Fence, #node{agent = Agent}) when Agent =/= none -> canal_lock_cluster_node:session(Agent) =:= Fence;
 is_used(_, _, _) -> false.
 
-%%% Connections. A connection that was lost ends in a `down' for the allocators.
+%%% Connections.
 
 send(From, To, Message, W = #world{links = Links, cut = Cut}) ->
     case is_map_key({From, To}, Cut) orelse not (node(To, W))#node.up of
@@ -239,7 +239,7 @@ cut(A, B, W = #world{links = Links, cut = Cut}) ->
         false ->
             say(W, "cut ~p ~p", [A, B]),
             W#world{
-                links = Links#{{A, B} => [down], {B, A} => [down]},
+                links = Links#{{A, B} => [ended], {B, A} => [ended]},
                 cut = Cut#{{A, B} => true, {B, A} => true}
             }
     end.
@@ -269,8 +269,6 @@ deliver(W = #world{links = Links}) ->
 
 message(up, From, To, W) ->
     hello(To, From, W);
-message(down, From, To, W) ->
-    to_ledger({down, From}, To, message(ended, From, To, W));
 message(ended, From, To, W) ->
     to_agent({ended, From}, To, W);
 message({ask, Term, Ask}, From, To, W) ->
