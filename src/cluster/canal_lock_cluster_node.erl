@@ -90,8 +90,9 @@
     need = 0 :: non_neg_integer(),
     next = 0 :: non_neg_integer(),
     waiting = 0 :: non_neg_integer(),
-    %% The largest call that was refused, and until when it counts.
+    %% The largest call that was refused, what was in use then, and until when it counts.
     wants = 1 :: pos_integer(),
+    busy = 0 :: non_neg_integer(),
     until_ms :: integer(),
     %% When the first caller asked, and the callers that wait for an answer.
     asked_ms = none :: none | integer(),
@@ -340,11 +341,20 @@ use(Key, K = #key{limit = Limit, version = Version}, {_, _, _, _, _, Next, _}, _
 use(Key, K, Use, Now_ms, S) ->
     used(Key, K, Use, Now_ms, S).
 
-used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now_ms, S) ->
-    Until_ms = case WasRefused of true -> Now_ms + ?STANDS_MS; false -> K0#key.until_ms end,
-    {Need, Next} = need(Use, K0#key{until_ms = Until_ms}, Now_ms),
+used(Key, K, {Share, _, InUse, _, _, _, {true, _}} = Use, Now_ms, S) ->
+    wanted(Key, K#key{busy = max(InUse, Share), until_ms = Now_ms + ?STANDS_MS}, Use, Now_ms, S);
+used(Key, K = #key{until_ms = Until_ms, wants = Wants}, {Share, _, InUse, _, _, _, _} = Use, Now_ms, S) when
+    InUse + Wants =< Share
+->
+    %% There is room for the calls that were refused, as long as a turn.
+    wanted(Key, K#key{until_ms = min(Until_ms, Now_ms + ?TURN_MS)}, Use, Now_ms, S);
+used(Key, K, Use, Now_ms, S) ->
+    wanted(Key, K, Use, Now_ms, S).
+
+wanted(Key, K0 = #key{until_ms = Until_ms}, {Share, _, InUse, Waiting, _, _, {_, WasUsed}} = Use, Now_ms, S) ->
+    {Need, Next} = need(Use, K0, Now_ms),
     Wants = case Now_ms < Until_ms orelse K0#key.callers =/= [] of true -> K0#key.wants; false -> 1 end,
-    K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, until_ms = Until_ms, wants = Wants},
+    K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, wants = Wants},
     %% Short calls are rarely at work when the table is read.
     Used = max(InUse + Need, case WasUsed of true -> 1; false -> 0 end),
     case idle(K1#key{peak = max(K1#key.peak, Used)}, Now_ms, S) of
@@ -355,23 +365,14 @@ used(Key, K0, {Share, _, InUse, Waiting, _, _, {WasRefused, WasUsed}} = Use, Now
 %% How many permits more are needed, and how many the oldest request needs in all.
 need({_, _, _, Waiting, Need, Next, _}, _, _) when Waiting > 0 ->
     {Need, Next};
-%% A refused call is to come again. What was given for it is needed until then.
 need({_, _, InUse, _, _, _, _}, K = #key{until_ms = Until_ms, wants = Wants}, Now_ms) when Now_ms < Until_ms ->
-    Used = used_by_calls(InUse, K, Now_ms),
+    %% The table can be read at a moment between two calls. The limit must not seem to be enough at such moments.
+    Used = case K of #key{contended = true} -> max(InUse, min(K#key.busy, K#key.target)); _ -> InUse end,
     {Used - InUse + max(Wants, Used div 2), Wants};
 need({Share, _, InUse, _, _, _, _}, #key{callers = [_ | _], wants = Wants}, _) when InUse + Wants > Share ->
     {max(Wants, InUse div 2), Wants};
 need(_, _, _) ->
     {0, 0}.
-
-%% If calls were refused in the last two turns, all permits were in use then, although the table was read at a moment
-%% between two calls. Otherwise the limit would seem to be enough at such moments.
-used_by_calls(InUse, #key{contended = true, until_ms = Until_ms, target = Target}, Now_ms) when
-    Until_ms - Now_ms > ?STANDS_MS - 2 * ?TURN_MS
-->
-    max(InUse, Target);
-used_by_calls(InUse, _, _) ->
-    InUse.
 
 %% What was not used goes back. Without an allocator it stays: nothing could replace it.
 idle(K, _, #state{allocator = none}) ->

@@ -14,7 +14,8 @@ all_test_() ->
         {"CP4: the first refused callers wait for 100 ms, later ones not", fun stands/0},
         {"CP4: after an answer that leaves callers short, later ones do not wait", fun stands_at_once/0},
         {"CP4: after a message of the allocator, refused callers ask again while the limit is enough", fun ask_again/0},
-        {"CP4: a refused call counts for 1 s, and a marked refusal too, also when there is room", fun refused/0},
+        {"CP4: a refused call counts for 1 s, and a marked refusal too", fun refused/0},
+        {"CP4: what was given for a refused call is needed for a turn", fun room/0},
         {"CP4: while calls are refused, a node needs its share also at a moment when it does not use it", fun moment/0},
         {"CP4: a node needs what the largest refused call needs, and at least half of what it uses", fun needs/0},
         {"CP4: a call that was granted needs nothing more", fun granted/0},
@@ -119,17 +120,28 @@ refused() ->
     %% No call is refused any more.
     ?assertMatch({[], _}, handle(use(db, 1, 1, 0, 0, 0), 3999, Wanting)),
     ?assertMatch([#have{need = 0}], haves(element(1, handle(use(db, 1, 1, 0, 0, 0), 4000, Wanting)))),
-    {Room, Given} = handle(Marked(2), 3000, Used),
-    ?assertMatch([#have{in_use = 1, need = 1}], haves(Room)),
-    ?assertMatch([#have{need = 0}], haves(element(1, handle(use(db, 2, 1, 0, 0, 0), 4000, Given)))).
+    {Room, _} = handle(Marked(2), 3000, Used),
+    ?assertMatch([#have{in_use = 1, need = 1}], haves(Room)).
+
+room() ->
+    {_, Used} = handle(use(db, 1, 1, 0, 0, 0), 2000, node_with(db, 1, 9, true)),
+    {Effects, Refused} = handle({use, db, {1, 1, 1, 0, 0, 0, {true, true}}}, 3000, Used),
+    ?assertMatch([#have{in_use = 1, need = 1}], haves(Effects)),
+    {_, Set} = handle({set, 7, 5, [set(db, 2, 2, 9, true)]}, 3100, Refused),
+    {Still, Given} = handle(use(db, 2, 1, 0, 0, 0), 3100, Set),
+    ?assertMatch([#have{share = 2, in_use = 1, need = 1}], haves(Still)),
+    {[], Kept} = handle(use(db, 2, 1, 0, 0, 0), 3119, Given),
+    ?assertMatch([#have{need = 0}], haves(element(1, handle(use(db, 2, 1, 0, 0, 0), 3120, Kept)))),
+    %% It was used.
+    ?assertEqual([], haves(element(1, handle(use(db, 2, 2, 0, 0, 0), 3119, Given)))).
 
 moment() ->
     Use = fun(InUse, WasRefused) -> {use, db, {4, 4, InUse, 0, 0, 0, {WasRefused, true}}} end,
     {Effects, Refused} = handle(Use(4, true), 2000, node_with(db, 4, 9, true)),
     ?assertMatch([#have{in_use = 4, need = 2}], haves(Effects)),
-    {Same, Later} = handle(Use(2, false), 2039, Refused),
-    ?assertEqual([], haves(Same)),
-    ?assertMatch([#have{in_use = 2, need = 1}], haves(element(1, handle(Use(2, false), 2040, Later)))).
+    {[], Later} = handle(Use(2, false), 2020, Refused),
+    {[], Last} = handle(Use(2, false), 2039, Later),
+    ?assertMatch([#have{in_use = 2, need = 0}], haves(element(1, handle(Use(2, false), 2040, Last)))).
 
 needs() ->
     Needs = fun(Permits, InUse) ->
