@@ -22,6 +22,7 @@ cluster_test_() ->
             {"CP3, CP4: what one node releases, another one gets", fun moves/1},
             {"CP4: a mutex goes round, and one node gets all permits", fun turns/1},
             {"CP3: the permits of a node that stops are free at once", fun stops/1},
+            {"CP3, CP5: the same if it is the allocator", fun allocator_stops/1},
             {"CP3: the permits of a node that hangs are free after the lease", fun hangs/1},
             {"CP4: what a busy connection refuses to the allocator is sent again", fun to_allocator/1},
             {"CP4: what a busy connection refuses to a node is sent again", fun to_node/1},
@@ -128,9 +129,16 @@ turns(Nodes) ->
 
 stops(Nodes) ->
     [_, Other, Third] = allocator_first(Nodes),
-    {One, Two} = {worker(Other), worker(Third)},
+    stops(Other, Third).
+
+allocator_stops(Nodes) ->
+    [First, _, Third] = allocator_first(Nodes),
+    stops(First, Third).
+
+stops(Stopped, Other) ->
+    {One, Two} = {worker(Stopped), worker(Other)},
     {acquired, 3} = acquire(One, 3, 3),
-    ok = call(Other, fun canal_lock_cluster:stop/0),
+    ok = call(Stopped, fun canal_lock_cluster:stop/0),
     Began = erlang:monotonic_time(millisecond),
     ?assertEqual({acquired, 3}, acquire(Two, 3, 3)),
     ?assert(erlang:monotonic_time(millisecond) - Began < test_quorum_cluster:lease_ms() * 4 div 5),
