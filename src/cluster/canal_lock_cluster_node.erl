@@ -13,7 +13,7 @@
 
 -export_type([state/0, event/0, effect/0, message/0]).
 
-%% A demand is reported at most once in this time, and read as often. As the turns of the allocator.
+%% A demand that changes is reported at most once in this time, and read as often. As the turns of the allocator.
 -define(TURN_MS, 20).
 
 %% How often a key is read of which permits must go back, and any other key.
@@ -403,7 +403,7 @@ send(Key, #key{given = 0, in_use = 0, need = 0, waiting = 0, declared = none, ca
     Sent#state{keys = maps:remove(Key, Sent#state.keys)};
 send(Key, K, Now_ms, S) ->
     Demand = demand(K),
-    MaySend = Now_ms - K#key.sent_ms >= ?TURN_MS,
+    MaySend = K#key.sent =:= 0 orelse Now_ms - K#key.sent_ms >= ?TURN_MS,
     Asked = stands_now(Key, K, Now_ms, S),
     case K#key.unsent orelse MaySend andalso is_news(Demand, K) of
         true ->
