@@ -23,7 +23,8 @@ all_test_() ->
         {"CP3: a session has nothing of the share of the one before", fun next_session/0},
         {"CP6: the share of an unknown session does not count", fun unknown/0},
         {"a limit that no node knows is forgotten", fun forgotten/0},
-        {"a limit that no node passes any more is replaced", fun replaced/0}
+        {"a limit that no node passes any more is replaced", fun replaced/0},
+        {"while an allocator learns, no limit is replaced", fun not_replaced_while_learning/0}
     ].
 
 %% Of an allocator to which these nodes have reported. Session 1 of each.
@@ -235,6 +236,14 @@ replaced() ->
     {_, L5} = handle({listed, [{b, 1}], [a]}, L3),
     {Messages, _} = steps(L5),
     ?assertMatch([{a, #set{limit = 10}}], sets(Messages)).
+
+%% The silent c can pass the limit in force.
+not_replaced_while_learning() ->
+    Row = #{share => 2, in_use => 2, limit => 10, version => {3, 1}, passed => 5},
+    L1 = report(a, [row(Row)], listed([a, c])),
+    {[], L2} = have(a, Row, L1),
+    {_, L3} = handle({listed, [{c, unknown}], [a]}, L2),
+    ?assertMatch([{a, #set{limit = 5}}], sets(element(1, steps(L3)))).
 
 %% Of 10 permits a and the silent c have 5 each. Node a returns its own, and lowers the limit to 5.
 lowered_while_learning() ->

@@ -152,7 +152,14 @@ needs() ->
         [#have{need = Need, next = Next}] = haves(Effects),
         {Need, Next}
     end,
-    ?assertEqual([{1, 1}, {5, 5}, {10, 3}], [Needs(1, 0), Needs(5, 2), Needs(3, 20)]).
+    ?assertEqual([{1, 1}, {5, 5}, {10, 3}], [Needs(1, 0), Needs(5, 2), Needs(3, 20)]),
+    %% For as long as the call waits for an answer.
+    {_, Used} = handle(use(db, 2, 2, 0, 0, 0), 2000, node_with(db, 2, 99, true)),
+    {_, Asking} = handle({want, db, 99, 5, caller}, 2050, Used),
+    {Effects, First} = handle(use(db, 2, 2, 0, 0, 0), 2050, Asking),
+    ?assertMatch([#have{need = 5}], haves(Effects)),
+    {_, Second} = handle(use(db, 2, 2, 0, 0, 0), 2070, First),
+    ?assertMatch({[], _}, handle(use(db, 2, 2, 0, 0, 0), 2090, Second)).
 
 once_in_a_turn() ->
     {_, Enough} = handle(use(db, 3, 3, 0, 0, 0), 2000, node_with(db, 3, 99, false)),

@@ -26,6 +26,7 @@ cluster_test_() ->
             {"CP3: the permits of a node that hangs are free after the lease", fun hangs/1},
             {"CP4: what a busy connection refuses to the allocator is sent again", fun to_allocator/1},
             {"CP4: what a busy connection refuses to a node is sent again", fun to_node/1},
+            {"CP5: a node that reaches a quorum, but not the allocator, keeps its shares", fun no_allocator/1},
             {"CP6: a node that is cut off grants nothing, and its holders are notified", fun cut_off/1}
         ]
     ]).
@@ -213,6 +214,23 @@ no_master(Nodes) ->
     [?assertEqual({{acquired, 1}, ok}, order(One, Local)) || _ <- lists:seq(1, 100)],
     ?assertEqual({acquired, 3}, acquire(Two, 3, 2)),
     ?assert(erlang:monotonic_time(millisecond) - Began < ?MOVES_MS).
+
+no_allocator(Nodes) ->
+    [First, Other, Third] = allocator_first(Nodes),
+    {One, Two} = {worker(Other), worker(Third)},
+    {acquired, 2} = acquire(One, 3, 2),
+    Session = order(One, fun canal_lock_cluster:session/0),
+    ok = test_quorum_cluster:isolate(Other, [First]),
+    Allocator = fun() -> maps:get(allocator, canal_lock_cluster:status()) end,
+    ok = call(Other, fun() -> test_await:value(none, Allocator) end),
+    ok = release(One, 1),
+    AtOnce = fun() -> canal_lock_cluster:acquire(db, 3, 1, 0) end,
+    ?assertEqual([{acquired, 2}, full], [order(One, AtOnce) || _ <- [1, 2]]),
+    ?assertEqual({acquired, 1}, acquire(Two, 3, 1)),
+    ok = test_quorum_cluster:heal(Nodes),
+    ok = release(One, 2),
+    ?assertEqual({acquired, 3}, acquire(Two, 3, 2)),
+    ?assertEqual(Session, order(One, fun canal_lock_cluster:session/0)).
 
 cut_off(Nodes) ->
     [First, Other, Third] = allocator_first(Nodes),
