@@ -17,8 +17,9 @@
 
 %% A node to the allocator: it has seen the row with that `number', and keeps `share' permits of it; the rest is free
 %% for other nodes. It uses `in_use', and needs `need' more. `waiting' requests wait; the oldest of them that needs no
-%% more than the limit, or else a refused call, needs `next' in all. `passed': the capacity of the last call.
-%% `declared': that capacity with a number, until the allocator has seen it. `limit' and `version' as it knows them.
+%% more than the limit needs `next' in all; 1 if only refused calls need permits. `passed': the capacity of the last
+%% call. `declared': that capacity with a number, until the allocator has seen it. `limit' and `version' as it knows
+%% them.
 -record(have, {
     key :: canal_lock:key(),
     number :: non_neg_integer(),

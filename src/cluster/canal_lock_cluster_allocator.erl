@@ -1,7 +1,8 @@
 %% @private
 %% The process of the allocator. On each member it waits for the lock of the allocator; the one that holds it divides
 %% the limits, as canal_lock_cluster_ledger decides. When the lock is lost, the process ends, and its supervisor starts
-%% another one. When the process ends, the lock does.
+%% another one. When the process ends, the lock does. It also ends if a node that is alive does not answer it: what this
+%% node has is not known, and cannot be given to others. Then the next member tries.
 %%
 %% It checks its lock after it has read a message and before it sends what follows from it. So what it sends after
 %% another allocator has begun belongs to messages that it had read before, and nodes ignore it once they know the next
@@ -23,13 +24,19 @@
 %% How long after a message that a busy connection has refused a node is asked again.
 -define(AGAIN_MS, 1000).
 
+%% For so many leases a node can hold its lock and not answer. The lock of a dead node ends after one.
+-define(SILENT_LEASES, 2).
+
 -record(state, {
     lock :: canal_lock_quorum:lock(),
     ledger :: canal_lock_cluster_ledger:ledger(),
+    lease_ms :: pos_integer(),
     %% Nodes to which a message was refused.
     refused = [] :: [node()],
     %% The process that asks for the list, and what was silent when it began.
     list = none :: none | {reference(), canal_lock_cluster_ledger:silent()},
+    %% Since when nodes are silent whose locks are held.
+    silent_ms = none :: none | integer(),
     timer = none :: canal_lock_quorum_steps:timer()
 }).
 
@@ -58,7 +65,7 @@ handle_continue(wait, waiting) ->
         {ok, Lock} ->
             ok = canal_lock_cluster_totals:add(takeovers, 1),
             Ledger = canal_lock_cluster_ledger:new(canal_lock_quorum:fence(Lock)),
-            {noreply, list(#state{lock = Lock, ledger = Ledger})};
+            {noreply, list(#state{lock = Lock, ledger = Ledger, lease_ms = canal_lock_quorum_agent:lease_ms()})};
         {error, timeout} ->
             self() ! wait,
             {noreply, waiting};
@@ -96,7 +103,7 @@ handle_info({again, Node}, State = #state{refused = Refused}) ->
 handle_info({listed, Monitor, process, _, Reason}, State = #state{list = {Monitor, Silent}}) ->
     _ = erlang:send_after(?LIST_MS, self(), list),
     case Reason of
-        {ok, Nodes} -> event({listed, Silent, Nodes}, State#state{list = none});
+        {ok, Nodes} -> listed(Silent, Nodes, State#state{list = none});
         _ -> {noreply, State#state{list = none}}
     end;
 handle_info(list, State = #state{list = none}) ->
@@ -113,10 +120,21 @@ list(State = #state{ledger = Ledger}) ->
     case canal_lock_cluster_ledger:silent(now_ms(), Ledger) of
         [] ->
             _ = erlang:send_after(?LIST_MS, self(), list),
-            State;
+            State#state{silent_ms = none};
         Silent ->
             {_, Monitor} = erlang:spawn_opt(fun exit_with_list/0, [{monitor, [{tag, listed}]}]),
             State#state{list = {Monitor, Silent}}
+    end.
+
+listed(Silent, Nodes, State = #state{lease_ms = Lease_ms, silent_ms = Since_ms}) ->
+    IsHeld = Silent =/= all andalso lists:any(fun({Node, _}) -> lists:member(Node, Nodes) end, Silent),
+    Now_ms = now_ms(),
+    if
+        not IsHeld -> event({listed, Silent, Nodes}, State#state{silent_ms = none});
+        Since_ms =:= none -> event({listed, Silent, Nodes}, State#state{silent_ms = Now_ms});
+        %% Such a node reaches a quorum, so another member can reach it.
+        Now_ms - Since_ms > ?SILENT_LEASES * Lease_ms -> {stop, {shutdown, silent}, State};
+        true -> event({listed, Silent, Nodes}, State)
     end.
 
 -spec exit_with_list() -> no_return().

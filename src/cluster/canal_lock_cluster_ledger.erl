@@ -21,6 +21,10 @@
 -define(TURN_MS, 20).
 -define(LONG_TURN_MS, 100).
 
+%% While no permit of a key moves, each turn is twice as long as the one before.
+-define(IDLE_TURNS, 6).
+-define(LONGEST_TURN_MS, 640).
+
 %% How often a key is divided while the limit is not enough.
 -define(DIVIDE_MS, 5).
 
@@ -88,6 +92,8 @@
     returned = 0 :: integer(),
     rows = #{} :: #{node() => #row{}},
     contended = false :: boolean(),
+    %% How many times turns have begun since a permit moved.
+    idle_turns = 0 :: non_neg_integer(),
     divided_ms = 0 :: integer(),
     %% When it is to be divided again.
     due_ms = none :: none | integer()
@@ -306,29 +312,29 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
         true when Share =< Row#row.share -> Row#row.share - Share;
         false -> 0
     end,
-    Lowered = turn(Needing#row{share = Row#row.share - Returned}, Now_ms),
-    Key1 = with_row(Node, Lowered, K#key{returned = K#key.returned + Returned}),
+    Idle = case Returned of 0 -> K#key.idle_turns; _ -> 0 end,
+    Lowered = turn(Needing#row{share = Row#row.share - Returned}, Idle, Now_ms),
+    Key1 = with_row(Node, Lowered, K#key{returned = K#key.returned + Returned, idle_turns = Idle}),
     {Key2, L1} = declare(Node, Declared, Key1, L),
     forget_or_divide(Key, Node, Returned, Key2, Now_ms, L1).
 
-turn(Row = #row{turn = none}, _) ->
+turn(Row = #row{turn = none}, _, _) ->
     Row;
-turn(Row = #row{turn = {Amount, unconfirmed}, share = Share, number = Number, seen = Number}, Now_ms) when
+turn(Row = #row{turn = {Amount, unconfirmed}, share = Share, number = Number, seen = Number}, _, Now_ms) when
     Share >= Amount
 ->
     Row#row{turn = {Amount, Now_ms}};
-turn(Row = #row{turn = {_, unconfirmed}}, _) ->
+turn(Row = #row{turn = {_, unconfirmed}}, _, _) ->
     Row;
-turn(Row, Now_ms) ->
-    case Now_ms >= turn_ends_ms(Row) of
+turn(Row, Idle, Now_ms) ->
+    case Now_ms >= turn_ends_ms(Row, Idle) of
         true -> Row#row{turn = none, since = Now_ms};
         false -> Row
     end.
 
-turn_ends_ms(#row{turn = {Amount, Confirmed_ms}, next = Next}) when Amount > 1, Amount > Next ->
-    Confirmed_ms + ?LONG_TURN_MS;
-turn_ends_ms(#row{turn = {_, Confirmed_ms}}) ->
-    Confirmed_ms + ?TURN_MS.
+turn_ends_ms(#row{turn = {Amount, Confirmed_ms}, next = Next}, Idle) ->
+    Turn_ms = if Amount > 1, Amount > Next -> ?LONG_TURN_MS; true -> ?TURN_MS end,
+    Confirmed_ms + min(Turn_ms bsl max(0, Idle - 1), ?LONGEST_TURN_MS).
 
 declare(Node, {Number, Limit}, K = #key{rows = Rows}, L) when Number > (map_get(Node, Rows))#row.declared ->
     #{Node := Row} = Rows,
@@ -417,7 +423,7 @@ divide(Key, K = #key{limit = Limit, rows = Rows}, Now_ms, L = #ledger{term = Ter
 
 %% Sends what changes: targets, the limit, whether it is enough.
 divide_limit(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) ->
-    Live = maps:map(fun(_, Row) -> turn(Row, Now_ms) end, live(Rows, L)),
+    Live = maps:map(fun(_, Row) -> turn(Row, K0#key.idle_turns, Now_ms) end, live(Rows, L)),
     Demands = [
         #{node => Node, demand => InUse + Need, next => min(Next, Limit), reserved => amount(Turn), since => Since}
      || {Node, #row{in_use = InUse, need = Need, next = Next, turn = Turn, since = Since}} <- maps:to_list(Live)
@@ -426,13 +432,14 @@ divide_limit(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms
     Begun = maps:map(
         fun(Node, Row) ->
             case Turns of
-                #{Node := Amount} -> turn(Row#row{turn = {Amount, unconfirmed}}, Now_ms);
+                #{Node := Amount} -> turn(Row#row{turn = {Amount, unconfirmed}}, 0, Now_ms);
                 #{} -> Row
             end
         end,
         Live
     ),
-    K = K0#key{rows = Begun, contended = Enough =:= short, divided_ms = Now_ms, due_ms = none},
+    Idle = case map_size(Turns) of 0 -> K0#key.idle_turns; _ -> min(K0#key.idle_turns + 1, ?IDLE_TURNS) end,
+    K = K0#key{rows = Begun, contended = Enough =:= short, idle_turns = Idle, divided_ms = Now_ms, due_ms = none},
     Free = free(K, L),
     Lacking = lists:sum([
         max(0, maps:get(Node, Targets) - Share)
@@ -495,15 +502,21 @@ set(Key, Node, Row0, More, K, L = #ledger{sets = Sets}) ->
         declared = Row#row.declared
     },
     {
-        (with_row(Node, Row, K))#key{returned = K#key.returned - More},
+        (with_row(Node, Row, K))#key{
+            returned = K#key.returned - More,
+            idle_turns = case More of 0 -> K#key.idle_turns; _ -> 0 end
+        },
         L#ledger{number = Number, sets = Sets#{Node => [Set | maps:get(Node, Sets, [])]}}
     }.
 
 %% When the next turn ends, or when a node has waited for a turn of each other node.
-reschedule(Key, K = #key{rows = Rows, contended = Contended}, Now_ms, L) ->
+reschedule(Key, K = #key{rows = Rows, contended = Contended, idle_turns = Idle}, Now_ms, L) ->
     Waiting = [Since || #row{need = Need, turn = none, since = Since} <- maps:values(Rows), Contended, Need > 0],
     Round_ms = ?TURN_MS * (length([Next || #row{next = Next} <- maps:values(Rows), Next > 0]) - 1),
-    Ends = [turn_ends_ms(Row) || Row = #row{turn = {_, Confirmed_ms}} <- maps:values(Rows), is_integer(Confirmed_ms)],
+    Ends = [
+        turn_ends_ms(Row, Idle)
+     || Row = #row{turn = {_, Confirmed_ms}} <- maps:values(Rows), is_integer(Confirmed_ms)
+    ],
     case Ends ++ [Since + Round_ms || Since <- Waiting, Since + Round_ms > Now_ms] of
         [] -> put_key(Key, K, L);
         Times -> schedule(Key, K, max(Now_ms + 1, lists:min(Times)), L)

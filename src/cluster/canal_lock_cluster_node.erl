@@ -171,8 +171,9 @@ wake_ms(Now_ms, #state{reads = Reads}) ->
         _ -> max(0, lists:min(Heads) - Now_ms)
     end.
 
+%% Terms start over if the members have lost their state. What an older allocator sends is for an older session.
 event({session, Session}, _, S) ->
-    S#state{session = Session, allocator = none, keys = #{}};
+    S#state{session = Session, term = 0, allocator = none, keys = #{}};
 event({ended, Node}, _, S = #state{allocator = Node}) ->
     S#state{allocator = none, report = none};
 event({ended, _}, _, S) ->
@@ -182,8 +183,8 @@ event(lost, _, S = #state{keys = Keys}) ->
     Ended#state{session = none, keys = #{}, report = none, haves = []};
 event({ask, _, Term, _}, _, S = #state{term = Last}) when Term < Last ->
     S;
-event({ask, _, Term, _}, _, S = #state{session = none}) ->
-    S#state{term = Term};
+event({ask, _, _, _}, _, S = #state{session = none}) ->
+    S;
 event({ask, Node, Term, Ask}, _, S = #state{keys = Keys}) ->
     report(S#state{term = Term, allocator = Node, report = {Ask, maps:iterator(Keys)}});
 event({set, Term, Session, Sets}, Now_ms, S = #state{term = Term, session = Session}) ->
@@ -362,15 +363,16 @@ wanted(Key, K0 = #key{until_ms = Until_ms}, {Share, _, InUse, Waiting, _, _, {_,
         {_, K} -> back(Key, K, Now_ms, S)
     end.
 
-%% How many permits more are needed, and how many the oldest request needs in all.
+%% How many permits more are needed, and how many the oldest request needs in all. Permits are collected only for
+%% requests that wait.
 need({_, _, _, Waiting, Need, Next, _}, _, _) when Waiting > 0 ->
     {Need, Next};
 need({_, _, InUse, _, _, _, _}, K = #key{until_ms = Until_ms, wants = Wants}, Now_ms) when Now_ms < Until_ms ->
     %% The table can be read at a moment between two calls. The limit must not seem to be enough at such moments.
     Used = case K of #key{contended = true} -> max(InUse, min(K#key.busy, K#key.target)); _ -> InUse end,
-    {Used - InUse + max(Wants, Used div 2), Wants};
+    {Used - InUse + max(Wants, Used div 2), 1};
 need({Share, _, InUse, _, _, _, _}, #key{callers = [_ | _], wants = Wants}, _) when InUse + Wants > Share ->
-    {max(Wants, InUse div 2), Wants};
+    {max(Wants, InUse div 2), 1};
 need(_, _, _) ->
     {0, 0}.
 
@@ -432,7 +434,10 @@ demand(#key{in_use = InUse, need = Need}) -> InUse + Need.
 is_news(_, #key{contended = true, given = Given, next = Next, sent_next = Sent}) when Next > Given, Next =/= Sent ->
     true;
 is_news(Demand, #key{sent = Sent}) when Demand =:= 0; Sent =:= 0 -> Demand =/= Sent;
-is_news(Demand, #key{sent = Sent, contended = true}) -> 4 * abs(Demand - Sent) > Sent;
+%% What the node does not need is free for others. Above its share it needs more, and an estimate is enough.
+is_news(Demand, #key{sent = Sent, given = Given, contended = true}) when Demand > Given, Sent > Given ->
+    4 * abs(Demand - Sent) > Sent;
+is_news(Demand, #key{sent = Sent, contended = true}) -> Demand =/= Sent;
 is_news(Demand, #key{sent = Sent}) -> Demand > Sent.
 
 %%% Reads

@@ -24,7 +24,8 @@ all_test_() ->
         {"CP6: the share of an unknown session does not count", fun unknown/0},
         {"a limit that no node knows is forgotten", fun forgotten/0},
         {"a limit that no node passes any more is replaced", fun replaced/0},
-        {"while an allocator learns, no limit is replaced", fun not_replaced_while_learning/0}
+        {"while an allocator learns, no limit is replaced", fun not_replaced_while_learning/0},
+        {"while no permit moves, turns get longer", fun idle_turns/0}
     ].
 
 %% Of an allocator to which these nodes have reported. Session 1 of each.
@@ -190,6 +191,36 @@ long_turns() ->
     {[], L5} = handle(step, 99, L4),
     {Ended, _} = handle(step, 100, L5),
     ?assertEqual([{a, 2, 1}], shares(sets(Ended))).
+
+%% Each of a and b holds one of 2 permits and waits for another one, and so does c. Nothing is released.
+idle_turns() ->
+    Uses = #{share => 1, in_use => 1, need => 1, next => 1},
+    {First, L1} = have(a, #{need => 1, next => 1, passed => 2, declared => {1, 2}}, ledger([a, b, c])),
+    {[], L2} = confirm(First, #{a => #{in_use => 1}}, 0, L1),
+    {Second, L3} = need(b, 1, L2),
+    {[], L4} = confirm(Second, #{b => #{in_use => 1}}, 0, L3),
+    {Third, L5} = have(a, maps:merge(seen(First, a), Uses), L4),
+    {Fourth, L6} = have(b, maps:merge(seen(Second, b), Uses), confirm_all(Third, 0, L5)),
+    {Fifth, L7} = need(c, 1, confirm_all(Fourth, 0, L6)),
+    Sent = idle(0, 3000, confirm_all(Fifth, 0, L7)),
+    ?assertEqual([20, 60, 140, 300, 620, 1260, 1900, 2540], lists:sublist(lists:usort(Sent), 8)).
+
+%% The nodes confirm these messages and those that follow, and release nothing.
+confirm_all([], _, Ledger) ->
+    Ledger;
+confirm_all(Sets, At_ms, Ledger) ->
+    Uses = #{share => 1, in_use => 1, need => 1, next => 1},
+    {More, Next} = confirm(Sets, #{a => Uses, b => Uses, c => Uses#{share => 0, in_use => 0}}, At_ms, Ledger),
+    confirm_all(More, At_ms, Next).
+
+%% When messages are sent until that time.
+idle(At_ms, Until_ms, _) when At_ms >= Until_ms ->
+    [];
+idle(At_ms, Until_ms, Ledger) ->
+    {Messages, Next} = handle(step, At_ms, Ledger),
+    Confirmed = confirm_all(sets(Messages), At_ms, Next),
+    Wake_ms = canal_lock_cluster_ledger:wake_ms(?NOW_MS + At_ms, Confirmed),
+    [At_ms || _ <- sets(Messages)] ++ idle(At_ms + max(1, Wake_ms), Until_ms, Confirmed).
 
 learning() ->
     %% Of 10 permits, a has 4 and b 2. Node c is silent.

@@ -20,6 +20,9 @@ all_test_() ->
         {"CP4: a node needs what the largest refused call needs, and at least half of what it uses", fun needs/0},
         {"CP4: a call that was granted needs nothing more", fun granted/0},
         {"CP4: a demand is sent at once, and its changes once in 20 ms", fun once_in_a_turn/0},
+        {"CP4: a small change is sent if it makes permits free, or if more are needed", fun small_changes/0},
+        {"CP4: a refused call does not collect permits", fun no_collecting/0},
+        {"in a new session terms can start over", fun terms_start_over/0},
         {"CP4: what must go back is read every 5 ms", fun recall/0},
         {"a limit below what a waiter needs is set again", fun limit_again/0},
         {"a capacity that another one follows within 100 ms is declared later", fun declared_later/0},
@@ -152,7 +155,7 @@ needs() ->
         [#have{need = Need, next = Next}] = haves(Effects),
         {Need, Next}
     end,
-    ?assertEqual([{1, 1}, {5, 5}, {10, 3}], [Needs(1, 0), Needs(5, 2), Needs(3, 20)]),
+    ?assertEqual([{1, 1}, {5, 1}, {10, 1}], [Needs(1, 0), Needs(5, 2), Needs(3, 20)]),
     %% For as long as the call waits for an answer.
     {_, Used} = handle(use(db, 2, 2, 0, 0, 0), 2000, node_with(db, 2, 99, true)),
     {_, Asking} = handle({want, db, 99, 5, caller}, 2050, Used),
@@ -160,6 +163,39 @@ needs() ->
     ?assertMatch([#have{need = 5}], haves(Effects)),
     {_, Second} = handle(use(db, 2, 2, 0, 0, 0), 2070, First),
     ?assertMatch({[], _}, handle(use(db, 2, 2, 0, 0, 0), 2090, Second)).
+
+%% While the limit is not enough. A change of less than a quarter.
+small_changes() ->
+    {_, Used} = handle(use(db, 9, 9, 0, 0, 0), 2000, node_with(db, 9, 20, true)),
+    {Less, _} = handle(use(db, 9, 8, 0, 0, 0), 2020, Used),
+    ?assertMatch([#have{in_use = 8, need = 0}], haves(Less)),
+    {More, Waiting} = handle(use(db, 9, 9, 1, 1, 1), 2020, Used),
+    ?assertMatch([#have{in_use = 9, need = 1}], haves(More)),
+    %% The node needs more in any case.
+    ?assertMatch({[], _}, handle(use(db, 9, 9, 2, 2, 1), 2040, Waiting)).
+
+%% Only requests that wait collect permits.
+no_collecting() ->
+    {_, Refused} = handle({want, db, 9, 9, none}, node_with(db, 0, 9, true)),
+    {Effects, _} = handle(use(db, 0, 0, 0, 0, 0), 2000, Refused),
+    ?assertMatch([#have{need = 0}], haves(Effects)),
+    {Sooner, _} = handle(use(db, 0, 0, 0, 0, 0), 20, Refused),
+    ?assertMatch([#have{need = 9, next = 1}], haves(Sooner)),
+    {Waiting, _} = handle(use(db, 0, 0, 1, 9, 9), 20, Refused),
+    ?assertMatch([#have{need = 9, next = 9}], haves(Waiting)).
+
+%% The members have lost their state.
+terms_start_over() ->
+    Node = node_with(db, 3, 9, false),
+    {[], Ended} = handles_lost(Node),
+    Next = handles([{session, 2}], Ended),
+    {Effects, Asked} = handle({ask, n2, 1, 1}, Next),
+    ?assertMatch([{send, n2, {report, 1, 2, 1, [], true}}], Effects),
+    ?assertEqual({1, n2}, {canal_lock_cluster_node:term(Asked), canal_lock_cluster_node:allocator(Asked)}).
+
+handles_lost(Node) ->
+    {Effects, Ended} = handle(lost, Node),
+    {[Effect || Effect <- Effects, element(1, Effect) =/= stands], Ended}.
 
 once_in_a_turn() ->
     {_, Enough} = handle(use(db, 3, 3, 0, 0, 0), 2000, node_with(db, 3, 99, false)),

@@ -34,7 +34,7 @@ all() ->
             "Last =:= none orelse Version > Last\n", "Last =:= none orelse Version =/= Last\n", 1},
         {"a node does not get a new limit", ?LEDGER,
             "Row#row.need > 0; Row#row.version =/= K#key.version ->", "Row#row.need > 0 ->", 226},
-        {"a turn does not end", ?LEDGER, "case Now_ms >= turn_ends_ms(Row) of", "case Now_ms < 0 of", 1},
+        {"a turn does not end", ?LEDGER, "case Now_ms >= turn_ends_ms(Row, Idle) of", "case Now_ms < 0 of", 1},
         {"a message of an older term is accepted", ?NODE,
             "event({set, Term, Session, Sets}, Now_ms, S = #state{term = Term, session = Session}) ->",
             "event({set, _, Session, Sets}, Now_ms, S = #state{session = Session}) when Session =/= none ->", 3},
