@@ -42,7 +42,7 @@ sample(Keys) ->
     Wants = [
         {Node, #have{
             key = {bench, Key}, number = 0, share = 0, in_use = 0, need = 1, next = 1, waiting = 1,
-            declared = {Key, 1}, limit = 0, version = none
+            passed = 1, declared = {Key, 1}, limit = 0, version = none
         }}
      || Key <- lists:seq(1, Keys), Node <- ?NODES
     ],
@@ -81,8 +81,8 @@ later(Node, Have, Run = #run{answers = Answers}) ->
 have(#set{key = Key, number = Number, share = Share, target = Target, limit = Limit, version = Version}) ->
     Kept = min(Share, Target),
     #have{
-        key = Key, number = Number, share = Kept, in_use = Kept, need = 1, next = 1, waiting = 1, declared = none,
-        limit = Limit, version = Version
+        key = Key, number = Number, share = Kept, in_use = Kept, need = 1, next = 1, waiting = 1, passed = 1,
+        declared = none, limit = Limit, version = Version
     }.
 
 -spec targets() -> [bench:target()].
