@@ -389,7 +389,7 @@ schedule(Key, K = #key{due_ms = Due_ms}, At_ms, L) when Due_ms =/= none, Due_ms 
     put_key(Key, K, L);
 schedule(Key, K, At_ms, L) ->
     Number = L#ledger.number + 1,
-    Due = gb_sets:add_element({At_ms, Number, Key}, L#ledger.due),
+    Due = gb_sets:insert({At_ms, Number, Key}, L#ledger.due),
     put_key(Key, K#key{due_ms = At_ms}, L#ledger{due = Due, number = Number}).
 
 %% Divides the keys that are due.
@@ -412,18 +412,19 @@ due(Left, Now_ms, L = #ledger{due = Due, keys = Keys}) ->
 
 %% A limit that no node passes any more is replaced, by the lowest one that is passed.
 divide(Key, K = #key{limit = Limit, rows = Rows}, Now_ms, L = #ledger{term = Term, number = Number}) ->
-    Passed = [Of || #row{passed = Of} <- maps:values(live(Rows, L)), Of =/= none],
+    Live = live(Rows, L),
+    Passed = [Of || #row{passed = Of} <- maps:values(Live), Of =/= none],
     case Passed =:= [] orelse lists:member(Limit, Passed) orelse map_size(L#ledger.learning) > 0 of
         true ->
-            divide_limit(Key, K, Now_ms, L);
+            divide_limit(Key, K#key{rows = Live}, Now_ms, L);
         false ->
-            Replaced = K#key{limit = lists:min(Passed), version = {Term, Number + 1}},
+            Replaced = K#key{limit = lists:min(Passed), version = {Term, Number + 1}, rows = Live},
             divide_limit(Key, Replaced, Now_ms, L#ledger{number = Number + 1})
     end.
 
 %% Sends what changes: targets, the limit, whether it is enough.
 divide_limit(Key, K0 = #key{limit = Limit, rows = Rows, contended = Was}, Now_ms, L) ->
-    Live = maps:map(fun(_, Row) -> turn(Row, K0#key.idle_turns, Now_ms) end, live(Rows, L)),
+    Live = maps:map(fun(_, Row) -> turn(Row, K0#key.idle_turns, Now_ms) end, Rows),
     Demands = [
         #{node => Node, demand => InUse + Need, next => min(Next, Limit), reserved => amount(Turn), since => Since}
      || {Node, #row{in_use = InUse, need = Need, next = Next, turn = Turn, since = Since}} <- maps:to_list(Live)
