@@ -24,8 +24,10 @@ all_test_() ->
         {"CP6: the share of an unknown session does not count", fun unknown/0},
         {"a limit that no node knows is forgotten", fun forgotten/0},
         {"a limit that no node passes any more is replaced", fun replaced/0},
+        {"by the lowest one that is passed", fun lowest/0},
         {"while an allocator learns, no limit is replaced", fun not_replaced_while_learning/0},
-        {"while no permit moves, turns get longer", fun idle_turns/0}
+        {"while no permit moves, turns get longer", fun idle_turns/0},
+        {"nodes that greet before the list, or with a session that is not known, are asked", fun greetings/0}
     ].
 
 %% Of an allocator to which these nodes have reported. Session 1 of each.
@@ -268,6 +270,25 @@ replaced() ->
     {Messages, _} = steps(L5),
     ?assertMatch([{a, #set{limit = 10}}], sets(Messages)).
 
+%% Node c declares 2, and is over.
+lowest() ->
+    Limits = [{a, 10}, {b, 4}, {c, 2}],
+    L1 = lists:foldl(
+        fun({Node, Limit}, L) ->
+            element(2, have(Node, #{need => 1, next => 1, passed => Limit, declared => {1, Limit}}, L))
+        end,
+        ledger([a, b, c]),
+        Limits
+    ),
+    {_, L2} = handle({listed, [{c, 1}], [a, b]}, L1),
+    ?assertEqual([4], lists:usort([Limit || {_, #set{limit = Limit}} <- sets(element(1, steps(L2)))])).
+
+greetings() ->
+    {[], L1} = handle({hello, b, 1}, canal_lock_cluster_ledger:new(?TERM)),
+    {Asked, L2} = handle({listed, all, [a]}, L1),
+    ?assertMatch([{a, {ask, ?TERM, _}}, {b, {ask, ?TERM, _}}], lists:sort(Asked)),
+    ?assertMatch({[{c, {ask, ?TERM, _}}], _}, handle({alive, c, 1}, L2)).
+
 %% The silent c can pass the limit in force.
 not_replaced_while_learning() ->
     Row = #{share => 2, in_use => 2, limit => 10, version => {3, 1}, passed => 5},
@@ -282,7 +303,13 @@ lowered_while_learning() ->
     L1 = report(a, [row(Row)], listed([a, c])),
     {_, L2} = have(a, Row#{share => 0, in_use => 0, passed => 5, declared => {1, 5}}, L1),
     {Given, _} = need(a, 5, L2),
-    ?assertEqual([], [Each || Each = {_, Share, _} <- shares(Given), Share > 0]).
+    ?assertEqual([], [Each || Each = {_, Share, _} <- shares(Given), Share > 0]),
+    %% The same in two steps.
+    {Lowered, L3} = have(a, Row#{passed => 5, declared => {1, 5}}, L1),
+    {_, L4} = confirm(Lowered, #{a => #{in_use => 5, passed => 5}}, 0, L3),
+    Returned = (seen(Lowered, a))#{share => 0, need => 5, next => 1, passed => 5},
+    {Again, _} = have(a, Returned, L4),
+    ?assertEqual([], [Each || Each = {_, Share, _} <- shares(Again), Share > 0]).
 
 next_session() ->
     {Given, L1} = declare(a, 4, 4, ledger([a, b])),

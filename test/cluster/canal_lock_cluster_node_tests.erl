@@ -24,6 +24,7 @@ all_test_() ->
         {"CP4: a refused call does not collect permits", fun no_collecting/0},
         {"in a new session terms can start over", fun terms_start_over/0},
         {"CP4: what must go back is read every 5 ms", fun recall/0},
+        {"a key of which all permits are in use is read every 2.5 s, and another one every 0.5 s", fun held/0},
         {"a limit below what a waiter needs is set again", fun limit_again/0},
         {"a capacity that another one follows within 100 ms is declared later", fun declared_later/0},
         {"a new session greets the allocators again, and after the end of one, too", fun greets/0},
@@ -216,6 +217,13 @@ recall() ->
     ?assertEqual(5, canal_lock_cluster_node:wake_ms(?NOW_MS + 2000, Recalled)),
     {Back, _} = handle(use(db, 1, 2, 0, 0, 0), 2005, Recalled),
     ?assertMatch([#have{number = 2, share = 2}], haves(Back)).
+
+held() ->
+    Wake_ms = fun(InUse) ->
+        {_, Used} = handle(use(db, 3, InUse, 0, 0, 0), 2000, node_with(db, 3, 9, false)),
+        canal_lock_cluster_node:wake_ms(?NOW_MS + 2000, Used)
+    end,
+    ?assertEqual([2500, 500], [Wake_ms(3), Wake_ms(2)]).
 
 limit_again() ->
     Node = node_with(db, 0, 2, false),
