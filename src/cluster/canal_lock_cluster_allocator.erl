@@ -1,8 +1,11 @@
 %% @private
 %% The process of the allocator. On each member it waits for the lock of the allocator; the one that holds it divides
 %% the limits, as canal_lock_cluster_ledger decides. When the lock is lost, the process ends, and its supervisor starts
-%% another one. When the process ends, the lock does. It also ends if a node that is alive does not answer it: what this
-%% node has is not known, and cannot be given to others. Then the next member tries.
+%% another one. When the process ends, the lock does.
+%%
+%% The process also ends if it does not learn what all living nodes have, for example because it cannot reach one of
+%% them: what it does not know is not given to others. Then the next member tries. If one node answers no allocator,
+%% that goes on, and the nodes have what they had.
 %%
 %% It checks its lock after it has read a message and before it sends what follows from it. So what it sends after
 %% another allocator has begun belongs to messages that it had read before, and nodes ignore it once they know the next
@@ -24,19 +27,18 @@
 %% How long after a message that a busy connection has refused a node is asked again.
 -define(AGAIN_MS, 1000).
 
-%% For so many leases a node can hold its lock and not answer. The lock of a dead node ends after one.
--define(SILENT_LEASES, 2).
+%% The time to learn, in leases. The lock of a dead node ends after one.
+-define(LEARNING_LEASES, 2).
 
 -record(state, {
     lock :: canal_lock_quorum:lock(),
     ledger :: canal_lock_cluster_ledger:ledger(),
-    lease_ms :: pos_integer(),
+    %% When it must have learned.
+    learned_ms :: integer(),
     %% Nodes to which a message was refused.
     refused = [] :: [node()],
     %% The process that asks for the list, and what was silent when it began.
     list = none :: none | {reference(), canal_lock_cluster_ledger:silent()},
-    %% Since when nodes are silent whose locks are held.
-    silent_ms = none :: none | integer(),
     timer = none :: canal_lock_quorum_steps:timer()
 }).
 
@@ -65,7 +67,8 @@ handle_continue(wait, waiting) ->
         {ok, Lock} ->
             ok = canal_lock_cluster_totals:add(takeovers, 1),
             Ledger = canal_lock_cluster_ledger:new(canal_lock_quorum:fence(Lock)),
-            {noreply, list(#state{lock = Lock, ledger = Ledger, lease_ms = canal_lock_quorum_agent:lease_ms()})};
+            Learned_ms = now_ms() + ?LEARNING_LEASES * canal_lock_quorum_agent:lease_ms(),
+            {noreply, list(#state{lock = Lock, ledger = Ledger, learned_ms = Learned_ms})};
         {error, timeout} ->
             self() ! wait,
             {noreply, waiting};
@@ -120,21 +123,17 @@ list(State = #state{ledger = Ledger}) ->
     case canal_lock_cluster_ledger:silent(now_ms(), Ledger) of
         [] ->
             _ = erlang:send_after(?LIST_MS, self(), list),
-            State#state{silent_ms = none};
+            State;
         Silent ->
             {_, Monitor} = erlang:spawn_opt(fun exit_with_list/0, [{monitor, [{tag, listed}]}]),
             State#state{list = {Monitor, Silent}}
     end.
 
-listed(Silent, Nodes, State = #state{lease_ms = Lease_ms, silent_ms = Since_ms}) ->
-    IsHeld = Silent =/= all andalso lists:any(fun({Node, _}) -> lists:member(Node, Nodes) end, Silent),
-    Now_ms = now_ms(),
-    if
-        not IsHeld -> event({listed, Silent, Nodes}, State#state{silent_ms = none});
-        Since_ms =:= none -> event({listed, Silent, Nodes}, State#state{silent_ms = Now_ms});
-        %% Such a node reaches a quorum, so another member can reach it.
-        Now_ms - Since_ms > ?SILENT_LEASES * Lease_ms -> {stop, {shutdown, silent}, State};
-        true -> event({listed, Silent, Nodes}, State)
+listed(Silent, Nodes, State = #state{learned_ms = Learned_ms}) ->
+    Unknown = [Node || Silent =/= all, {Node, unknown} <- Silent],
+    case now_ms() >= Learned_ms andalso lists:any(fun(Node) -> lists:member(Node, Nodes) end, Unknown) of
+        true -> {stop, {shutdown, not_learned}, State};
+        false -> event({listed, Silent, Nodes}, State)
     end.
 
 -spec exit_with_list() -> no_return().

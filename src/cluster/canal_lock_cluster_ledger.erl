@@ -21,7 +21,7 @@
 -define(TURN_MS, 20).
 -define(LONG_TURN_MS, 100).
 
-%% While no permit of a key moves, each turn is twice as long as the one before.
+%% While no permit of a key moves, each turn is twice as long as the one before. The turns are counted up to this.
 -define(IDLE_TURNS, 6).
 -define(LONGEST_TURN_MS, 640).
 
@@ -92,7 +92,7 @@
     returned = 0 :: integer(),
     rows = #{} :: #{node() => #row{}},
     contended = false :: boolean(),
-    %% How many times turns have begun since a permit moved.
+    %% How many times turns have begun since a permit of the key moved.
     idle_turns = 0 :: non_neg_integer(),
     divided_ms = 0 :: integer(),
     %% When it is to be divided again.

@@ -342,17 +342,8 @@ use(Key, K = #key{limit = Limit, version = Version}, {_, _, _, _, _, Next, _}, _
 use(Key, K, Use, Now_ms, S) ->
     used(Key, K, Use, Now_ms, S).
 
-used(Key, K, {Share, _, InUse, _, _, _, {true, _}} = Use, Now_ms, S) ->
-    wanted(Key, K#key{busy = max(InUse, Share), until_ms = Now_ms + ?STANDS_MS}, Use, Now_ms, S);
-used(Key, K = #key{until_ms = Until_ms, wants = Wants}, {Share, _, InUse, _, _, _, _} = Use, Now_ms, S) when
-    InUse + Wants =< Share
-->
-    %% There is room for the calls that were refused, as long as a turn.
-    wanted(Key, K#key{until_ms = min(Until_ms, Now_ms + ?TURN_MS)}, Use, Now_ms, S);
-used(Key, K, Use, Now_ms, S) ->
-    wanted(Key, K, Use, Now_ms, S).
-
-wanted(Key, K0 = #key{until_ms = Until_ms}, {Share, _, InUse, Waiting, _, _, {_, WasUsed}} = Use, Now_ms, S) ->
+used(Key, Last, {Share, _, InUse, Waiting, _, _, {_, WasUsed}} = Use, Now_ms, S) ->
+    K0 = #key{until_ms = Until_ms} = refused(Use, Last, Now_ms),
     {Need, Next} = need(Use, K0, Now_ms),
     Wants = case Now_ms < Until_ms orelse K0#key.callers =/= [] of true -> K0#key.wants; false -> 1 end,
     K1 = K0#key{in_use = InUse, need = Need, next = Next, waiting = Waiting, wants = Wants},
@@ -362,6 +353,16 @@ wanted(Key, K0 = #key{until_ms = Until_ms}, {Share, _, InUse, Waiting, _, _, {_,
         {target, K} when K#key.target < Share -> set_share(Key, K, put_key(Key, K, S));
         {_, K} -> back(Key, K, Now_ms, S)
     end.
+
+%% A refused call counts for a second, but only for a turn while the share has room for it.
+refused({Share, _, InUse, _, _, _, {true, _}}, K, Now_ms) ->
+    K#key{busy = max(InUse, Share), until_ms = Now_ms + ?STANDS_MS};
+refused({Share, _, InUse, _, _, _, _}, K = #key{until_ms = Until_ms, wants = Wants}, Now_ms) when
+    InUse + Wants =< Share
+->
+    K#key{until_ms = min(Until_ms, Now_ms + ?TURN_MS)};
+refused(_, K, _) ->
+    K.
 
 %% How many permits more are needed, and how many the oldest request needs in all. Permits are collected only for
 %% requests that wait.

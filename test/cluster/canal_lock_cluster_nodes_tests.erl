@@ -26,7 +26,8 @@ cluster_test_() ->
             {"CP3: the permits of a node that hangs are free after the lease", fun hangs/1},
             {"CP4: what a busy connection refuses to the allocator is sent again", fun to_allocator/1},
             {"CP4: what a busy connection refuses to a node is sent again", fun to_node/1},
-            {"CP5: a node that is cut off from the allocator only gets another one", fun no_allocator/1},
+            {"CP5: a node that does not reach the allocator keeps its shares", fun no_allocator/1},
+            {"CP5: an allocator that does not reach a living node gives up", fun not_learned/1},
             {"CP6: a node that is cut off grants nothing, and its holders are notified", fun cut_off/1}
         ]
     ]).
@@ -161,19 +162,18 @@ hangs(Nodes) ->
 %% Node `Other' gives a permit back while the allocator does not read.
 to_allocator(Nodes) ->
     [First, Other, Third] = allocator_first(Nodes),
-    {One, Two} = {worker(Other), worker(Third)},
-    {acquired, 1} = acquire(One, 1, 1),
-    Ref = send_wait(Two),
-    ok = while_busy(Other, First, fun() -> ok = release(One, 1) end),
-    ?assertEqual({acquired, 1}, test_await:answer(Ref)).
+    moves_after_refusal(Other, First, Third).
 
 %% The allocator gives a permit to `Other' while that does not read.
 to_node(Nodes) ->
     [First, Other, _] = allocator_first(Nodes),
-    {One, Two} = {worker(First), worker(Other)},
-    {acquired, 1} = acquire(One, 1, 1),
-    Ref = send_wait(Two),
-    ok = while_busy(First, Other, fun() -> ok = release(One, 1) end),
+    moves_after_refusal(First, Other, Other).
+
+moves_after_refusal(From, To, Waiter) ->
+    Holder = worker(From),
+    {acquired, 1} = acquire(Holder, 1, 1),
+    Ref = send_wait(worker(Waiter)),
+    ok = while_busy(From, To, fun() -> ok = release(Holder, 1) end),
     ?assertEqual({acquired, 1}, test_await:answer(Ref)).
 
 %% Returns when the request has reached the allocator.
@@ -227,10 +227,29 @@ no_allocator(Nodes) ->
     AtOnce = fun() -> canal_lock_cluster:acquire(db, 3, 1, 0) end,
     ?assertEqual([{acquired, 2}, full], [order(One, AtOnce) || _ <- [1, 2]]),
     ?assertEqual({acquired, 1}, acquire(Two, 3, 1)),
-    ok = release(Two, 1),
-    ?assertEqual({acquired, 3}, acquire(One, 3, 1)),
-    ?assertEqual(Session, order(One, fun canal_lock_cluster:session/0)),
+    ok = test_quorum_cluster:heal(Nodes),
+    ok = release(One, 2),
+    ?assertEqual({acquired, 3}, acquire(Two, 3, 2)),
+    ?assertEqual(Session, order(One, fun canal_lock_cluster:session/0)).
+
+%% Only the first node reaches both others.
+not_learned(Nodes) ->
+    [First, Other, Third] = allocator_first(Nodes),
+    ok = test_quorum_cluster:isolate(Other, [Third]),
+    Kill = fun() -> test_quorum_cluster:kill_process(canal_lock_cluster_allocator) end,
+    %% Until another node is the allocator.
+    test_await:value(false, fun() ->
+        ok = call(First, Kill),
+        call(First, fun() -> test_await:value(true, fun() -> is_list(waits_for()) end) end),
+        #{allocator := Name} = call(First, fun canal_lock_cluster:status/0),
+        Name =:= name(First)
+    end),
+    ?assertEqual({acquired, 1}, acquire(worker(First), 3, 1)),
     ok = test_quorum_cluster:heal(Nodes).
+
+waits_for() ->
+    #{waits_for := Nodes} = canal_lock_cluster:status(),
+    Nodes.
 
 cut_off(Nodes) ->
     [First, Other, Third] = allocator_first(Nodes),
