@@ -21,7 +21,7 @@
 -define(TURN_MS, 20).
 -define(LONG_TURN_MS, 100).
 
-%% While no permit of a key moves, each turn is twice as long as the one before. The turns are counted up to this.
+%% While no permit of a key is given, each turn is twice as long as the one before. The turns are counted up to this.
 -define(IDLE_TURNS, 6).
 -define(LONGEST_TURN_MS, 640).
 
@@ -92,7 +92,7 @@
     returned = 0 :: integer(),
     rows = #{} :: #{node() => #row{}},
     contended = false :: boolean(),
-    %% How many times turns have begun since a permit of the key moved.
+    %% How many times turns have begun since a permit of the key was given.
     idle_turns = 0 :: non_neg_integer(),
     divided_ms = 0 :: integer(),
     %% When it is to be divided again.
@@ -312,9 +312,8 @@ confirmed(Node, H, Row, K, Now_ms, L) ->
         true when Share =< Row#row.share -> Row#row.share - Share;
         false -> 0
     end,
-    Idle = case Returned of 0 -> K#key.idle_turns; _ -> 0 end,
-    Lowered = turn(Needing#row{share = Row#row.share - Returned}, Idle, Now_ms),
-    Key1 = with_row(Node, Lowered, K#key{returned = K#key.returned + Returned, idle_turns = Idle}),
+    Lowered = turn(Needing#row{share = Row#row.share - Returned}, K#key.idle_turns, Now_ms),
+    Key1 = with_row(Node, Lowered, K#key{returned = K#key.returned + Returned}),
     {Key2, L1} = declare(Node, Declared, Key1, L),
     forget_or_divide(Key, Node, Returned, Key2, Now_ms, L1).
 

@@ -202,27 +202,37 @@ idle_turns() ->
     {Second, L3} = need(b, 1, L2),
     {[], L4} = confirm(Second, #{b => #{in_use => 1}}, 0, L3),
     {Third, L5} = have(a, maps:merge(seen(First, a), Uses), L4),
-    {Fourth, L6} = have(b, maps:merge(seen(Second, b), Uses), confirm_all(Third, 0, L5)),
-    {Fifth, L7} = need(c, 1, confirm_all(Fourth, 0, L6)),
-    Sent = idle(0, 3000, confirm_all(Fifth, 0, L7)),
-    ?assertEqual([20, 60, 140, 300, 620, 1260, 1900, 2540], lists:sublist(lists:usort(Sent), 8)).
+    {Fourth, L6} = have(b, maps:merge(seen(Second, b), Uses), element(2, confirm_all(Third, 0, L5))),
+    {Fifth, L7} = need(c, 1, element(2, confirm_all(Fourth, 0, L6))),
+    {_, L8} = confirm_all(Fifth, 0, L7),
+    {Sent, L9} = idle(0, 3000, L8),
+    Times = lists:usort([At_ms || {At_ms, _} <- Sent]),
+    ?assertEqual([20, 60, 140, 300, 620, 1260, 1900, 2540], lists:sublist(Times, 8)),
+    %% Node a releases its permit, and c gets it. The next turn is as long as usual.
+    Last = lists:last([Set || {_, {a, _} = Set} <- Sent]),
+    {Given, L10} = have(a, (seen([Last], a))#{need => 1, next => 1}, 3000, L9),
+    ?assertEqual([{c, 1, 1}], [Each || Each = {c, _, _} <- shares(Given)]),
+    {_, L11} = confirm(Given, #{a => #{need => 1, next => 1}, b => Uses, c => Uses}, 3000, L10),
+    ?assert(canal_lock_cluster_ledger:wake_ms(?NOW_MS + 3000, L11) =< 20).
 
 %% The nodes confirm these messages and those that follow, and release nothing.
 confirm_all([], _, Ledger) ->
-    Ledger;
+    {[], Ledger};
 confirm_all(Sets, At_ms, Ledger) ->
     Uses = #{share => 1, in_use => 1, need => 1, next => 1},
     {More, Next} = confirm(Sets, #{a => Uses, b => Uses, c => Uses#{share => 0, in_use => 0}}, At_ms, Ledger),
-    confirm_all(More, At_ms, Next).
+    {Others, Last} = confirm_all(More, At_ms, Next),
+    {Sets ++ Others, Last}.
 
-%% When messages are sent until that time.
-idle(At_ms, Until_ms, _) when At_ms >= Until_ms ->
-    [];
+%% The messages until that time, each with its time.
+idle(At_ms, Until_ms, Ledger) when At_ms >= Until_ms ->
+    {[], Ledger};
 idle(At_ms, Until_ms, Ledger) ->
     {Messages, Next} = handle(step, At_ms, Ledger),
-    Confirmed = confirm_all(sets(Messages), At_ms, Next),
+    {Sets, Confirmed} = confirm_all(sets(Messages), At_ms, Next),
     Wake_ms = canal_lock_cluster_ledger:wake_ms(?NOW_MS + At_ms, Confirmed),
-    [At_ms || _ <- sets(Messages)] ++ idle(At_ms + max(1, Wake_ms), Until_ms, Confirmed).
+    {Later, Last} = idle(At_ms + max(1, Wake_ms), Until_ms, Confirmed),
+    {[{At_ms, Set} || Set <- Sets] ++ Later, Last}.
 
 learning() ->
     %% Of 10 permits, a has 4 and b 2. Node c is silent.
