@@ -9,7 +9,7 @@
 %% processor often enough not to stall, but all of them are slow.
 -module(test_stalls).
 
--export([again/1]).
+-export([again/1, again/2, running/0]).
 
 -define(STALL_MS, 150).
 
@@ -31,10 +31,15 @@
 %% prints which tests ran again.
 -spec again(fun(() -> Answer)) -> Answer.
 again(Test) ->
-    again(Test, ?REPEATS).
+    again(Test, fun running/0).
 
-again(Test, Left) ->
-    Watch = spawn_opt(fun() -> watch(now_ms(), #watched{}) end, [link, {priority, max}]),
+%% `Running' counts the threads of the machine that want to run.
+-spec again(fun(() -> Answer), fun(() -> non_neg_integer())) -> Answer.
+again(Test, Running) ->
+    again(Test, Running, ?REPEATS).
+
+again(Test, Running, Left) ->
+    Watch = spawn_opt(fun() -> watch(Running, now_ms(), #watched{}) end, [link, {priority, max}]),
     try
         Answer = Test(),
         _ = stop(Watch),
@@ -45,7 +50,7 @@ again(Test, Left) ->
             case is_disturbed(Watched) of
                 true when Left > 0 ->
                     io:format(user, "~nREPEATED: stalls and load ~0tp: ~0tp ~0tp~n", [Watched, Reason, Trace]),
-                    again(Test, Left - 1);
+                    again(Test, Running, Left - 1);
                 _ ->
                     erlang:raise(Class, Reason, Trace)
             end
@@ -58,7 +63,7 @@ is_disturbed(#watched{samples = Samples, running = Running}) ->
     Samples >= ?FEWEST_SAMPLES andalso Running >= ?OVERLOAD * Processors * Samples.
 
 %% Measures the longest time that it waited beyond its pause, and counts threads.
-watch(Since, Watched = #watched{longest_ms = Longest_ms, samples = Samples, running = Running}) ->
+watch(Running, Since, Watched = #watched{longest_ms = Longest_ms, samples = Samples}) ->
     Stopped =
         receive {stop, From} -> {ok, From}
         after ?PAUSE_MS -> no
@@ -67,14 +72,15 @@ watch(Since, Watched = #watched{longest_ms = Longest_ms, samples = Samples, runn
     Next = Watched#watched{
         longest_ms = max(Longest_ms, Now - Since - ?PAUSE_MS),
         samples = Samples + 1,
-        running = Running + running()
+        running = Watched#watched.running + Running()
     },
     case Stopped of
         {ok, By} -> By ! {self(), Next};
-        no -> watch(Now, Next)
+        no -> watch(Running, Now, Next)
     end.
 
 %% Without this thread. 0 where the system does not say.
+-spec running() -> non_neg_integer().
 running() ->
     case file:read_file("/proc/loadavg") of
         {ok, Text} ->
