@@ -19,7 +19,7 @@
 -export([acquire_many/4, release_many/2, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/3]).
 %% Shared keys: keys of which this node has a share.
 -export([acquire_shared/4, release_shared/1, release_shared_many/2, give_shared/3]).
--export([set_share/5, take_share/2, shared_keys/3]).
+-export([set_share/5, lose/3, take_share/2, shared_keys/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
@@ -129,8 +129,11 @@ give_shared(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec set_share(
     serial(), key(), Share :: non_neg_integer(), Limit :: non_neg_integer(), Passed :: non_neg_integer() | none
-) -> {InUse :: non_neg_integer(), done | more} | changed.
+) -> done | more | changed.
 set_share(_Serial, _Key, _Share, _Limit, _Passed) -> erlang:nif_error(not_loaded).
+
+-spec lose(serial(), key(), pid()) -> Lost :: non_neg_integer() | changed.
+lose(_Serial, _Key, _Pid) -> erlang:nif_error(not_loaded).
 
 -spec take_share(serial(), key()) -> share() | none | changed.
 take_share(_Serial, _Key) -> erlang:nif_error(not_loaded).

@@ -21,8 +21,9 @@
 %% A node holds a quorum lock while it is alive and reaches a quorum. That time is a <em>session</em>. Its permits are
 %% <em>valid</em> in it. When a session ends, other nodes can get these permits. Then each holder gets the message
 %% `{canal_lock_cluster, lost, Key}', once for each key, and calls answer `{error, no_quorum}' until the next session.
-%% A holder of a lost permit releases it as any other. A message for a key of which the process holds no permit is to be
-%% ignored. {@link session/0} is for holders that must not rely on a message.
+%% A holder of a lost permit releases it as any other. If it also holds valid permits of the key, the lost ones are
+%% released first. A message for a key of which the process holds no permit is to be ignored. {@link session/0} is for
+%% holders that must not rely on a message.
 %%
 %% == Limits ==
 %% The limit of a key is the one that was declared last. A call declares its limit if the call before it on this node
@@ -60,7 +61,7 @@
 %% As of canal_lock. Cluster permits and local permits of the same key are separate.
 
 -type answer() :: {acquired, N :: pos_integer()} | full | {error, no_quorum}.
-%% `N' is the number of permits in use on this node, the new ones included.
+%% `N' is the number of valid permits in use on this node, the new ones included.
 
 -type usage() :: #{
     limit := non_neg_integer() | none,

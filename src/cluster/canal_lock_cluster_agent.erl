@@ -5,7 +5,8 @@
 %% A <em>session</em> is the time for which that lock is held. In its order:
 %%
 %% <ul>
-%% <li>the shares of all keys are set to 0, and the holders of cluster permits get a message that these are lost;</li>
+%% <li>the shares of all keys are set to 0, and the holders of cluster permits get a message that these are lost. They
+%% stay on record until they are released, and are not in use any more;</li>
 %% <li>the lock is acquired;</li>
 %% <li>when an allocator has asked, the lock is published: calls acquire then, and check it after that.</li>
 %% </ul>

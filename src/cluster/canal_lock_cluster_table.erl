@@ -22,7 +22,8 @@ is_open(Serial) ->
     piece(Serial, 0) =/= changed.
 
 %% Ends the shares of all keys: no permit is granted from them any more, and the next call with a key passes its
-%% capacity to the agent. Then sends each holder a message for each of its keys. Answers the number of their permits.
+%% capacity to the agent. Then sends each holder a message for each of its keys, and the table does not count its
+%% permits any more. Answers how many are lost now.
 -spec end_shares() -> Lost :: non_neg_integer().
 end_shares() ->
     case end_shares(piece(0, 0)) of
@@ -50,12 +51,19 @@ notify(Serial, From, Lost) ->
         changed ->
             changed;
         {_, Rows, Next} ->
-            _ = [Pid ! {canal_lock_cluster, lost, Key} || {Pid, Key, _, _} <- Rows],
-            Sum = lists:sum([Lost | [Permits || {_, _, Permits, _} <- Rows]]),
+            Sum = lists:sum([Lost | [lose(Serial, Key, Pid) || {Pid, Key, _, _} <- Rows]]),
             case Next of
                 done -> Sum;
                 _ -> notify(Serial, Next, Sum)
             end
+    end.
+
+%% First the message: this process can be killed in between.
+lose(Serial, Key, Pid) ->
+    Pid ! {canal_lock_cluster, lost, Key},
+    case opened(fun() -> canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:lose(Serial, K, Pid) end) end) of
+        changed -> 0;
+        Lost -> Lost
     end.
 
 %% `changed' if this table is not open.
@@ -66,8 +74,8 @@ set_share(Serial, Key, Share, Limit, Passed) ->
     opened(fun() ->
         case canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:set_share(Serial, K, Share, Limit, Passed) end) of
             changed -> changed;
-            {_, done} -> ok;
-            {_, more} -> canal_lock_interned:call(Key, fun settle/1)
+            done -> ok;
+            more -> canal_lock_interned:call(Key, fun settle/1)
         end
     end).
 

@@ -28,7 +28,7 @@ all_test_() ->
             {"CP3: a million keys leave no memory behind", fun many_keys/0},
             {"keys of every kind, apart from local permits", fun keys/0},
             {"usage and status", fun usage/0},
-            {"CP6: holders and waiters are notified when the session ends", fun lost/0},
+            {"CP3, CP6: when the session ends, holders and waiters are notified, and permits are free", fun lost/0},
             {"CP6: a session ends with its lock, with a message of the quorum locks and without", fun unlocked/0},
             {"CP3: at a stop the allocator is notified", fun stop_is_announced/0},
             {"CP6: a gift of a lost permit is notified", fun gift_of_a_lost_permit/0},
@@ -285,11 +285,19 @@ lost() ->
     await_session(),
     ?assertMatch(#{totals := #{lost := 5}}, canal_lock_cluster:status()),
     %% So that the next call declares its capacity.
-    ?assertMatch({0, none, 3, 0, _, _, _}, canal_lock_cluster_table:use(canal_lock_cluster_table:serial(), c)),
-    %% Lost permits are released as others, and fill the share of their node until then.
-    ?assertEqual(full, canal_lock_cluster:acquire(c, 3, 1, 20)),
-    ?assertEqual(ok, test_worker:order(Holder, fun() -> canal_lock_cluster:release(c, #{permits => 3}) end)),
+    ?assertMatch({0, none, 0, 0, _, _, _}, canal_lock_cluster_table:use(canal_lock_cluster_table:serial(), c)),
+    %% Lost permits are on record until they are released, and take nothing from the limit.
+    ?assertEqual([{Holder, 3}], canal_lock_cluster:holders(c)),
     ?assertMatch({acquired, 3}, canal_lock_cluster:acquire(c, 3, #{permits => 3, timeout_ms => ?LONG_MS})),
+    ?assertEqual(full, canal_lock_cluster:acquire(c, 3, 1, 20)),
+    %% They are released first.
+    ok = canal_lock_cluster:release(c),
+    Again = fun() -> canal_lock_cluster:acquire(c, 3, 1, ?LONG_MS) end,
+    ?assertEqual({acquired, 3}, test_worker:order(Holder, Again)),
+    ?assertEqual(ok, test_worker:order(Holder, fun() -> canal_lock_cluster:release(c, #{permits => 3}) end)),
+    ?assertEqual(full, canal_lock_cluster:acquire(c, 3, 1, 20)),
+    ?assertEqual(ok, test_worker:order(Holder, fun() -> canal_lock_cluster:release(c) end)),
+    ?assertEqual({acquired, 3}, canal_lock_cluster:acquire(c, 3, 1, ?LONG_MS)),
     ?assertEqual([], test_worker:order(Holder, fun() -> test_await:messages() end)).
 
 unlocked() ->
@@ -373,7 +381,7 @@ agent_killed() ->
     ok = test_quorum_cluster:kill_process(canal_lock_cluster_agent),
     receive {canal_lock_cluster, lost, db} -> ok end,
     test_await:value(true, fun() -> not lists:member(canal_lock_cluster:session(), [none, Session]) end),
-    ?assertEqual({acquired, 2}, canal_lock_cluster:acquire(db, 3, 1, ?LONG_MS)),
+    ?assertEqual({acquired, 1}, canal_lock_cluster:acquire(db, 3, 1, ?LONG_MS)),
     ?assertEqual([], test_await:messages()).
 
 new_table() ->

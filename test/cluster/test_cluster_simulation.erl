@@ -458,8 +458,9 @@ to_ledger_step(Node, W) ->
 
 %%% Callers and tables
 
+%% Lost permits are not counted.
 in_use(#table{permits = Permits, queue = Queue, unchecked = Unchecked}) ->
-    lists:sum([K || {K, _, _} <- Permits] ++ [C || {_, C, _} <- Queue] ++ [K || {K, _} <- Unchecked]).
+    lists:sum([K || {K, _, false} <- Permits] ++ [C || {_, C, _} <- Queue] ++ [K || {K, _} <- Unchecked]).
 
 settle(T = #table{queue = Queue, share = Share, limit = Limit, unchecked = Unchecked}) ->
     Free = Share - in_use(T),

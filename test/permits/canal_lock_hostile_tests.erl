@@ -99,11 +99,14 @@ shared(Key) ->
     {Serial, [], _} = canal_lock_nif:shared_keys(0, 0, 1),
     changed = canal_lock_nif:set_share(Serial + 1, Key, 1, 1, 1),
     changed = canal_lock_nif:take_share(Serial + 1, Key),
-    {0, done} = canal_lock_nif:set_share(Serial, Key, 1, 1, 1),
+    changed = canal_lock_nif:lose(Serial + 1, Key, self()),
+    done = canal_lock_nif:set_share(Serial, Key, 1, 1, 1),
     [{acquired, 1}, full, declare] = [canal_lock_nif:acquire_shared(Key, Max, 1, 1) || Max <- [1, 1, 2]],
     declare = canal_lock_nif:wait(shared, Key, 2, 1, 1, 1, make_ref()),
     {1, 1, 1, 0, 0, 0, {true, true}} = canal_lock_nif:take_share(Serial, Key),
     none = canal_lock_nif:take_share(Serial, {Key, other}),
+    [1, 0] = [canal_lock_nif:lose(Serial, Key, self()) || _ <- [1, 2]],
+    {1, 1, 0, 0, 0, 0, {false, _}} = canal_lock_nif:take_share(Serial, Key),
     ok = canal_lock_nif:release_shared(Key),
     {error, not_held} = canal_lock_nif:release_shared_many(Key, 1).
 

@@ -78,7 +78,7 @@ cases() ->
     Waiting = fun(_) -> wait(db, 1, 1) end,
     Serial = fun(_) -> element(1, canal_lock_nif:shared_keys(0, 0, 1)) end,
     Shared = fun(Handle) ->
-        [{0, done} = canal_lock_nif:set_share(Serial(Handle), Key, 3, 3, 3) || Key <- ?KEYS],
+        [done = canal_lock_nif:set_share(Serial(Handle), Key, 3, 3, 3) || Key <- ?KEYS],
         Serial(Handle)
     end,
     SharedHeld = fun(Handle) ->
@@ -147,7 +147,11 @@ cases() ->
             ok = answer(canal_lock_nif:release_shared(Key))
         end},
         {{set_share, 5}, [Serial, Shared], ?KEYS, fun(Key, Same) ->
-            {0, done} = canal_lock_nif:set_share(Same, Key, 2, 2, 2)
+            done = canal_lock_nif:set_share(Same, Key, 2, 2, 2)
+        end},
+        {{lose, 3}, [SharedHeld], ?KEYS, fun(Key, Same) ->
+            %% A call that is repeated finds what the first one has done.
+            true = lists:member(canal_lock_nif:lose(Same, Key, self()), [0, 1])
         end},
         {{take_share, 2}, [SharedHeld], ?KEYS, fun(Key, _) ->
             {Same, _, _} = canal_lock_nif:shared_keys(0, 0, 1),
@@ -412,7 +416,7 @@ check_afterwards(Handle, Caller, Other) ->
             Held = lists:sort(canal_lock:held(Other)),
             [] = canal_lock:audit(),
             {Serial, Shared, _} = canal_lock_nif:shared_keys(0, 0, 100),
-            [{0, done} = canal_lock_nif:set_share(Serial, Key, 0, 0, none) || {Key, _, _} <- Shared],
+            [done = canal_lock_nif:set_share(Serial, Key, 0, 0, none) || {Key, _, _} <- Shared],
             [done = sweep(Handle) || _ <- [1, 2]],
             ?assertEqual(length(?KEYS), maps:get(keys, canal_lock:info())),
             Handle;

@@ -122,8 +122,8 @@ fn give_shared<'a>(
     give_in(SHARED, env, key, target, number)
 }
 
-/// `set_share(Serial, Key, Share, Limit, Passed | none) -> {InUse, done | more} | changed`: `more` if `settle` must be
-/// called. `changed` if the open table has another serial number.
+/// `set_share(Serial, Key, Share, Limit, Passed | none) -> done | more | changed`: `more` if `settle` must be called.
+/// `changed` if the open table has another serial number.
 #[rustler::nif]
 fn set_share<'a>(
     env: Env<'a>,
@@ -146,7 +146,25 @@ fn set_share<'a>(
             .transpose()?)
     })?;
     Ok(match set {
-        Some((in_use, is_settled)) => (in_use, progress(env, is_settled)).encode(env),
+        Some((_, is_settled)) => progress(env, is_settled).encode(env),
+        None => atoms::changed().encode(env),
+    })
+}
+
+/// `lose(Serial, Key, Pid) -> Lost | changed`: how many permits of the process were not lost before. `changed` if the
+/// open table has another serial number.
+#[rustler::nif]
+fn lose<'a>(env: Env<'a>, serial: u64, key: Term<'a>, pid: LocalPid) -> NifResult<Term<'a>> {
+    let call = CallEnv::from_env(env);
+    let holder = Caller::from_pid(pid.as_c_arg()).holder();
+    let lost = with_table_in(env, SHARED, key, |open, pin, key| {
+        let is_same = open.serial == serial;
+        Ok(is_same
+            .then(|| open.table.lose(pin, holder, key, call))
+            .transpose()?)
+    })?;
+    Ok(match lost {
+        Some(lost) => lost.encode(env),
         None => atoms::changed().encode(env),
     })
 }

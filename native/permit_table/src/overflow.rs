@@ -13,12 +13,12 @@
 //! # Invariants
 //!
 //! - **O1** A row with permits or with waits names a node that is alive (K6). A row with neither is removed. Permits
-//!   are added under the lock, while the count includes them. They are subtracted before the count goes down. So a
-//!   grant needs no memory: the row was made when the request began to wait.
+//!   are added under the lock, while the count includes them, or the queue as lost (W7). They are subtracted before the
+//!   count goes down. So a grant needs no memory: the row was made when the request began to wait.
 //! - **O2** The callback of a death replaces the identity word of the slot before it takes the lock. A giver reads the
 //!   word under the lock. So either the giver sees that the process is dead, or the callback finds the permit.
-//! - **O3** Locks are taken in this order: the queue of a key or the displaced slots, then one overflow. A gift locks
-//!   two, in the order of their addresses. A death holds none of them when it takes the next one.
+//! - **O3** Locks are taken in this order: the displaced slots, the queue of a key, then one overflow. A gift locks two
+//!   of these, in the order of their addresses. A death holds none of them when it takes the next one.
 //! - **O4** While its process is in no call, the sum equals the permits in the rows. So the total of a process is read
 //!   without a walk and without a lock, and the process does not wait for its readers.
 
@@ -155,7 +155,8 @@ impl<K> OverflowGuard<'_, K> {
         row.expect("the caller has reserved it, or a request waits")
     }
 
-    fn remove_if_empty(&mut self, node: &Node<K>) {
+    /// Removes the row of a key if it has become empty, or was reserved and is not needed.
+    pub(crate) fn remove_if_empty(&mut self, node: &Node<K>) {
         let is_empty = |row: &KeyRow<K>| row.is_of(node) && row.counted() == 0 && row.waits == 0;
         self.record.rows.remove(node.sort_key(), is_empty);
     }

@@ -23,6 +23,10 @@
 //!   it credits is released by the death.
 //! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are
 //!   released without being handed over.
+//! - **W7** Permits of a shared key can be *lost* (`Table::lose`): they are on the record of their process, and not in
+//!   the count. Its queue has how many these are, at most as many as are on the record, or were before a release that
+//!   has not come to the lock. A release takes lost ones first. So it lowers the count only by what the count includes,
+//!   and the key has a queue, without waiters too, until all lost permits are released.
 
 use crate::holders::coarse;
 use crate::keys::Node;
@@ -246,9 +250,9 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         self.shard.queue(node).is_some()
     }
 
-    /// Ends the queue of a node if no request waits.
+    /// Ends the queue of a node if no request waits and no permit is lost.
     pub(crate) fn end_if_empty(&mut self, node: &Node<K>) {
-        if self.shard.queue(node).is_none_or(|queue| queue.len > 0) {
+        if self.shard.queue(node).is_none_or(|queue| !queue.is_empty()) {
             return;
         }
         let queues = &mut self.shard.queues;
@@ -370,18 +374,29 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         self.end_if_empty(node);
     }
 
-    /// A waiter, and the node that it waits for.
-    fn any(&mut self) -> Option<(NonNull<Node<K>>, u64)> {
-        loop {
-            let (_, of) = self.shard.queues.from(0).next()?;
-            let node = of.node;
-            if let Some((number, _)) = of.queue.oldest() {
-                return Some((node, *number));
-            }
-            // A panic has left it.
-            // SAFETY: it has a queue (K6).
-            self.end_if_empty(unsafe { node.as_ref() });
-        }
+    /// A waiter of a key from this sort key on, the sort key, and the node that it waits for.
+    fn any(&self, from: u64) -> Option<(u64, NonNull<Node<K>>, u64)> {
+        self.shard.queues.from(from).find_map(|(sort_key, of)| {
+            let (number, _) = of.queue.oldest()?;
+            Some((*sort_key, of.node, *number))
+        })
+    }
+
+    /// Removes up to `most` lost permits of a process from the queue of a node. Returns how many.
+    fn take_lost(&mut self, node: &Node<K>, word: u64, most: u64) -> u64 {
+        let queue = self.shard.queue_mut(node);
+        queue.map_or(0, |queue| queue.take_lost(word, most))
+    }
+
+    /// As [`Queue::give_lost`].
+    pub(crate) fn give_lost(
+        &mut self,
+        node: &Node<K>,
+        (giver, target): (u64, u64),
+        permits: u64,
+    ) -> Result<(), OutOfMemory> {
+        let queue = self.shard.queue_mut(node);
+        queue.map_or(Ok(()), |queue| queue.give_lost(giver, target, permits))
     }
 }
 
@@ -481,11 +496,46 @@ impl<K, N: Notice> Queues<K, N> {
         }
     }
 
-    /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters.
+    /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters. But those of
+    /// them that the process had lost are not counted.
     #[cold]
-    pub(crate) fn hand_over(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
-        let guard = self.lock(node.sort_key());
+    pub(crate) fn hand_over(
+        &self,
+        node: &Node<K>,
+        word: u64,
+        mut permits: u64,
+        context: N::Context<'_>,
+    ) {
+        let mut guard = self.lock(node.sort_key());
+        permits -= guard.take_lost(node, word, permits);
         self.settle_locked(guard, &mut Undistributed { node, permits }, context);
+    }
+
+    /// The count of a node leaves out the permits that are on the record of a process: `held` reads them. Returns how
+    /// many it included.
+    pub(crate) fn lose(
+        &self,
+        node: &Node<K>,
+        word: u64,
+        held: impl FnOnce() -> Result<u64, OutOfMemory>,
+        context: N::Context<'_>,
+    ) -> Result<u64, OutOfMemory> {
+        let mut guard = self.lock(node.sort_key());
+        if !guard.has_queue(node) {
+            let set = || node.count.set_waiters().then_some(node);
+            if guard.open(node.sort_key(), set)?.is_none() {
+                // It is dead.
+                return Ok(0);
+            }
+        }
+        let queue = guard.shard.queue_mut(node).expect("it has a queue");
+        // Of a record it could not be told apart from permits.
+        let mut permits = take_collected(node, queue);
+        // Not before WAITERS is set: now each release waits for the lock, if the record is not lower already.
+        let lost = held().and_then(|held| queue.lose(word, held));
+        permits += lost.as_ref().unwrap_or(&0);
+        self.settle_locked(guard, &mut Undistributed { node, permits }, context);
+        lost
     }
 
     /// Settles the queue of a node. It is locked for a bounded time at once, at first by the caller.
@@ -560,14 +610,15 @@ impl<K, N: Notice> Queues<K, N> {
         context: N::Context<'_>,
     ) -> Option<(u64, bool)> {
         let mut guard = self.lock(node.sort_key());
-        let permits = guard.shard.queue_mut(node).map_or(0, |queue| {
+        let queue = guard.shard.queue_mut(node);
+        let (permits, has_waiters) = queue.map_or((0, false), |queue| {
             let permits = take_collected(node, queue);
             queue.set_limit(share.limit);
-            permits
+            (permits, queue.len > 0)
         });
         // Declared behind the guard, so it is dropped before.
         let mut permits = Undistributed { node, permits };
-        permits.permits += node.count.set_share(share)?;
+        permits.permits += node.count.set_share(share, has_waiters)?;
         let is_settled = guard.settle(&mut permits, context);
         permits.release();
         // The sweep can have reclaimed it since.
@@ -598,7 +649,10 @@ impl<K, N: Notice> Queues<K, N> {
         let mut ended = 0;
         for index in 0..SHARDS {
             let mut guard = self.lock_shard(index);
-            while let Some((node, number)) = guard.any() {
+            let mut from = 0;
+            while let Some((sort_key, node, number)) = guard.any(from) {
+                // No request waits for a key before this one.
+                from = sort_key;
                 if ended == limit {
                     return false;
                 }

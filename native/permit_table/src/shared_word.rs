@@ -102,15 +102,15 @@ impl PermitCount {
         }
     }
 
-    /// Sets the share and the passed capacity, under the lock of the queue. If there is a queue, takes all permits
-    /// that are free then, in the same step: no caller overtakes the waiters. Returns how many, or `None` if the key
-    /// is dead.
+    /// Sets the share and the passed capacity, under the lock of the queue. If requests wait, takes all permits that
+    /// are free then, in the same step: no caller overtakes the waiters. Returns how many, or `None` if the key is
+    /// dead.
     ///
     /// AcqRel, as all changes: the sweep relies on the release sequences.
-    pub(crate) fn set_share(&self, share: &Share) -> Option<u64> {
-        let taken = |word: u64| match word & WAITERS {
-            0 => 0,
-            _ => share.share.saturating_sub(word & PART),
+    pub(crate) fn set_share(&self, share: &Share, has_waiters: bool) -> Option<u64> {
+        let taken = |word: u64| match has_waiters {
+            true => share.share.saturating_sub(word & PART),
+            false => 0,
         };
         let set = |word| {
             debug_assert!(word & SHARED != 0, "a key is shared from its insertion on");

@@ -11,6 +11,7 @@ use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
 use crate::queues::Notice;
 use crate::shared_word::Share;
+use crate::slot::Slot;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -123,6 +124,42 @@ impl<K: Key, N: Notice> Table<K, N> {
                 Err(returned) => new = Some(returned),
             }
         }
+    }
+
+    /// The permits of a shared key that `holder` holds are *lost* from now on: they stay on its record until it
+    /// releases or gives them, and neither the count of the key nor its share includes them. A release releases lost
+    /// permits first. Returns how many were not lost before.
+    ///
+    /// If a call of the holder is running, a permit that it acquires, and one more for each that it releases, may not
+    /// be lost.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]. Then nothing has changed.
+    ///
+    /// # Cost
+    /// 0.3 µs, and 0.5 µs per waiter that is granted because of it. Each release of the key takes a lock until all lost
+    /// permits are released.
+    pub fn lose<Q: Hash + Equivalent<K>>(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        query: &Q,
+        context: N::Context<'_>,
+    ) -> Result<u64, OutOfMemory> {
+        let Some(node) = self.keys.get(pin, self.sort_key(query), query) else {
+            return Ok(0);
+        };
+        // It keeps a displaced slot, and is locked before the queue (O3).
+        let Ok((slot, _displaced)) = self.holders.search(holder, Slot::holder) else {
+            return Ok(0);
+        };
+        let held = || {
+            let mut rows = Vec::new();
+            slot.read(pin, Some(node), 0, &mut rows)?;
+            let own = rows.iter().filter(|row| row.holder == holder.id());
+            Ok(own.map(|row| row.permits).sum())
+        };
+        self.queues.lose(node, holder.id(), held, context)
     }
 
     /// What the table has and needs of a shared key: `None` if it has no such key. Clears the marks of a refusal

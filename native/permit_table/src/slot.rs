@@ -38,10 +38,11 @@
 //!   - Its entry in the VM's process table was not visible yet. Its first call finds the word replaced. The callback
 //!     executes a SeqCst fence between the replacement and the question, the process between its entry and its first
 //!     call. So at least one of the two sees what the other has written.
-//! - **H2** An inline key with permits > 0 names a node whose count includes them (K6: so it is alive). Permits are
-//!   added to it after the count has gone up, and subtracted before it goes down. An inline key with 0 permits may name
-//!   memory that has been reused: its pointer is never followed. Permits move from an inline key to the overflow under
-//!   the lock of the overflow, so a reader that has the lock sees them in one of the two.
+//! - **H2** An inline key with permits > 0 names a node whose count includes them, or whose queue has them as lost
+//!   (W7). So it is alive (K6). Permits are added to it after the count has gone up, and subtracted before it goes
+//!   down. An inline key with 0 permits may name memory that has been reused: its pointer is never followed. Permits
+//!   move from an inline key to the overflow under the lock of the overflow, so a reader that has the lock sees them in
+//!   one of the two.
 //!
 //! # Since when a process holds permits
 //!
@@ -57,8 +58,8 @@
 //! these permits (Release), or a later one. The reader may follow M while it is pinned.
 //!
 //! Proof by contradiction. Suppose that M has been freed.
-//! 1. M died before that (K6: with no permit in use). So this inline key was set to 0 permits after M was stored in it
-//!    (its permits were released or moved).
+//! 1. M died before that (K6: with no permit in use or lost). So this inline key was set to 0 permits after M was
+//!    stored in it (its permits were released or moved).
 //! 2. The free did not wait for the pin. So that store of 0 happened before the first read under the pin: by E3 if the
 //!    pin entered a later epoch, by E2 if the barrier of the sweep came before the pin.
 //! 3. So the reader has read permits that were stored after that 0. Their node was stored after M, and the reader,

@@ -270,7 +270,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         query: &Q,
         context: N::Context<'_>,
     ) -> bool {
-        let lower = |node: &Node<K>| self.lower(node, 1, context);
+        let lower = |node: &Node<K>| self.lower(node, holder, 1, context);
         let slot = self.holders.find(holder);
         slot.is_some_and(|slot| slot.release_inline(query, lower))
     }
@@ -287,7 +287,7 @@ impl<K: Key, N: Notice> Table<K, N> {
         let taken = slot.and_then(|slot| slot.take_overflow(query, || self.sort_key(query)));
         if let Some(node) = taken {
             // The overflow is not locked any more (O3).
-            self.lower(node, 1, context);
+            self.lower(node, holder, 1, context);
         }
         taken.is_some()
     }
@@ -317,7 +317,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             overflow.lock().take(node, rest);
         }
         slot.count_releases(permits);
-        self.lower(node, permits, context);
+        self.lower(node, holder, permits, context);
         Ok(())
     }
 
@@ -334,11 +334,11 @@ impl<K: Key, N: Notice> Table<K, N> {
         (held >= permits).then_some((slot, node))
     }
 
-    /// Lowers the count by permits that have left the record, or hands them to waiters.
+    /// Lowers the count by permits that have left the record of a holder, or hands them to waiters.
     #[inline(always)]
-    fn lower(&self, node: &Node<K>, permits: u64, context: N::Context<'_>) {
+    fn lower(&self, node: &Node<K>, holder: Holder, permits: u64, context: N::Context<'_>) {
         if !node.count.release(permits) {
-            self.queues.hand_over(node, permits, context);
+            self.queues.hand_over(node, holder.id(), permits, context);
         }
     }
 
@@ -375,7 +375,7 @@ impl<K: Key, N: Notice> Table<K, N> {
             while let Some((node, permits)) = slot.take_any() {
                 // Nothing can panic between these two.
                 released += permits;
-                self.lower(node, permits, context);
+                self.lower(node, holder, permits, context);
             }
             self.holders.vacate(holder, slot);
         };

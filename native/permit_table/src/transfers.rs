@@ -56,6 +56,9 @@ impl<K: Key, N: Notice> Table<K, N> {
                 return Ok(Given::NotAlive);
             };
             let overflow = slot.overflow_or_new()?;
+            // Permits of a shared key can be lost (W7).
+            let is_shared = node.count.read().share().is_some();
+            let mut queue = is_shared.then(|| self.queues.lock(node.sort_key()));
             let (own_record, mut record) =
                 lock_both((own.overflow(), giver.id()), (overflow, target.id()));
             if slot.holder() != target.id() {
@@ -63,6 +66,10 @@ impl<K: Key, N: Notice> Table<K, N> {
                 continue;
             }
             record.reserve(node)?;
+            if let Some(queue) = &mut queue {
+                let lost = queue.give_lost(node, (giver.id(), target.id()), permits);
+                lost.inspect_err(|_| record.remove_if_empty(node))?;
+            }
             slot.begin(|| self.holders.now());
             // From here on nothing can fail or panic.
             let rest = permits - own.take_inline(node, permits);

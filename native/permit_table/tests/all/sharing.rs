@@ -28,6 +28,10 @@ enum Call {
     Give {
         giver: u64,
         target: u64,
+        permits: u64,
+    },
+    Lose {
+        holder: u64,
     },
     Cancel {
         nth: usize,
@@ -53,7 +57,9 @@ fn call() -> impl Strategy<Value = Call> {
         4 => ask.clone().prop_map(|(holder, permits, capacity)| Call::Acquire { holder, permits, capacity }),
         4 => ask.prop_map(|(holder, permits, capacity)| Call::Wait { holder, permits, capacity }),
         4 => (holder.clone(), 1..3u64).prop_map(|(holder, permits)| Call::Release { holder, permits }),
-        1 => (holder.clone(), holder.clone()).prop_map(|(giver, target)| Call::Give { giver, target }),
+        1 => (holder.clone(), holder.clone(), 1..3u64)
+            .prop_map(|(giver, target, permits)| Call::Give { giver, target, permits }),
+        2 => holder.clone().prop_map(|holder| Call::Lose { holder }),
         2 => (0..4usize).prop_map(|nth| Call::Cancel { nth }),
         1 => holder.prop_map(|holder| Call::Die { holder }),
         3 => (0..6u64, 2..5u64).prop_map(|(share, of)| Call::Set { share, passed: of, limit: of }),
@@ -81,17 +87,42 @@ struct Model {
     limit: u64,
     share: u64,
     held: BTreeMap<u64, u64>,
+    /// Of the permits that are held, those that are not in use.
+    lost: BTreeMap<u64, u64>,
     queue: Vec<Waiter>,
     was_refused: bool,
     is_used: bool,
-    /// Requests wait, or have waited since the last look. What they collect counts as used.
+    /// The key has a queue, or has had one since the last look. What a waiter collects counts as used.
     has_waited: bool,
     granted: Vec<(u64, WaitEnd)>,
 }
 
 impl Model {
     fn in_use(&self) -> u64 {
-        self.held.values().sum::<u64>() + self.queue.iter().map(|of| of.collected).sum::<u64>()
+        let valid = self.held.values().sum::<u64>() - self.lost.values().sum::<u64>();
+        valid + self.queue.iter().map(|of| of.collected).sum::<u64>()
+    }
+
+    /// Lost permits leave a holder first. Returns how many of them are lost.
+    fn take(&mut self, holder: u64, permits: u64) -> u64 {
+        *self.held.entry(holder).or_default() -= permits;
+        let lost = self.lost.entry(holder).or_default();
+        let taken = permits.min(*lost);
+        *lost -= taken;
+        taken
+    }
+
+    fn has_queue(&self) -> bool {
+        !self.queue.is_empty() || self.lost.values().sum::<u64>() > 0
+    }
+
+    /// It can be empty at the end of the call.
+    fn open_queue(&mut self) {
+        if !self.has_queue() {
+            self.limit = u64::MAX;
+            self.is_used = true;
+        }
+        self.has_waited = true;
     }
 
     fn acquire(&mut self, holder: u64, permits: u64, capacity: u64) -> Option<Acquired> {
@@ -105,6 +136,12 @@ impl Model {
             return Some(Acquired::Permit(in_use));
         }
         Some(Acquired::Full)
+    }
+
+    fn return_collected(&mut self) {
+        self.queue
+            .iter_mut()
+            .for_each(|waiter| waiter.collected = 0);
     }
 
     fn settle(&mut self) {
@@ -180,11 +217,7 @@ fn play(calls: Vec<Call>) {
                     Some(Acquired::Full) if permits > capacity => Waited::Full,
                     Some(Acquired::Full) => {
                         let holder = of;
-                        if model.queue.is_empty() {
-                            model.limit = u64::MAX;
-                            model.is_used = true;
-                        }
-                        model.has_waited = true;
+                        model.open_queue();
                         let collected = 0;
                         model.queue.push(Waiter {
                             request,
@@ -207,17 +240,31 @@ fn play(calls: Vec<Call>) {
                 let released = release_many(&table, holder(of), KEY, permits);
                 assert_eq!(released.is_ok(), held >= permits);
                 if released.is_ok() {
-                    model.held.insert(of, held - permits);
+                    model.take(of, permits);
                 }
             }
-            Call::Give { giver, target } => {
+            Call::Give {
+                giver,
+                target,
+                permits,
+            } => {
                 let held = model.held.get(&giver).copied().unwrap_or(0);
-                let given = give(&table, holder(giver), holder(target), KEY, 1);
-                assert_eq!(given == permit_table::Given::Given, held > 0);
-                if held > 0 {
-                    model.held.insert(giver, held - 1);
-                    *model.held.entry(target).or_default() += 1;
+                let given = give(&table, holder(giver), holder(target), KEY, permits);
+                assert_eq!(given == permit_table::Given::Given, held >= permits);
+                if held >= permits {
+                    let lost = model.take(giver, permits);
+                    *model.held.entry(target).or_default() += permits;
+                    *model.lost.entry(target).or_default() += lost;
                 }
+            }
+            Call::Lose { holder: of } => {
+                let held = model.held.get(&of).copied().unwrap_or(0);
+                if model.is_present && table.knows(holder(of)) {
+                    model.open_queue();
+                    model.return_collected();
+                }
+                let before = model.lost.insert(of, held).unwrap_or(0);
+                assert_eq!(lose(&table, holder(of), KEY), held - before);
             }
             Call::Cancel { nth } => {
                 if let Some(waiter) = model.queue.get(nth) {
@@ -228,6 +275,7 @@ fn play(calls: Vec<Call>) {
             Call::Die { holder: of } => {
                 die(&table, holder(of));
                 model.held.remove(&of);
+                model.lost.remove(&of);
                 // Until the last of them has ended, it can be granted what the others had collected.
                 let all = std::mem::take(&mut model.queue).into_iter();
                 let (own, others): (Vec<_>, _) = all.partition(|waiter| waiter.holder == of);
@@ -244,10 +292,7 @@ fn play(calls: Vec<Call>) {
                 limit,
             } => {
                 let in_use = set_passed(&table, KEY, share, passed, limit);
-                model
-                    .queue
-                    .iter_mut()
-                    .for_each(|waiter| waiter.collected = 0);
+                model.return_collected();
                 (model.share, model.passed, model.limit) = (share, passed, limit);
                 model.is_present = true;
                 model.is_used |= share == 0;
@@ -261,12 +306,13 @@ fn play(calls: Vec<Call>) {
                 }
                 assert_eq!(seen, expected);
                 model.was_refused = false;
-                model.has_waited = !model.queue.is_empty();
+                model.has_waited = model.has_queue();
                 model.is_used &= model.share == 0;
             }
             Call::Sweep => {
                 sweep(&table);
-                let is_idle = model.share == 0 && model.in_use() == 0 && model.queue.is_empty();
+                let is_held = model.held.values().sum::<u64>() > 0;
+                let is_idle = model.share == 0 && !is_held && model.queue.is_empty();
                 if is_idle && !model.is_used && !model.was_refused {
                     model.is_present = false;
                 }
@@ -352,6 +398,11 @@ fn cp1_storm_of_changes() {
             for _ in 0..rounds(20_000) {
                 let share = dice.roll(5);
                 let in_use = set_share(&table, KEY, share, 4);
+                for of in 1..4 {
+                    if dice.roll(8) == 0 {
+                        lose(&table, holder(of), KEY);
+                    }
+                }
                 for _ in 0..dice.roll(200) {
                     let now = count(&table, KEY);
                     assert!(

@@ -387,6 +387,12 @@ pub fn set_passed(table: &Table, key: u64, share: u64, passed: u64, limit: u64) 
     table.count(&pin, &key)
 }
 
+/// The permits of a process are lost. Returns how many were not before.
+pub fn lose(table: &Table, holder: Holder, key: u64) -> u64 {
+    let lost = table.lose(&pin(), holder, &NameQuery(key), ());
+    lost.unwrap()
+}
+
 pub fn share(table: &Table, key: u64) -> Option<ShareUse> {
     table.take_share(&pin(), &NameQuery(key))
 }

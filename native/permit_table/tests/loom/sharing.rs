@@ -2,7 +2,7 @@
 
 use super::*;
 use common::*;
-use permit_table::{Acquired, WaitEnd, Waited};
+use permit_table::{Acquired, Given, WaitEnd, Waited};
 
 /// The key of all calls, and its limit.
 const KEY: u64 = 1;
@@ -46,14 +46,27 @@ impl Sharing {
         set_share(&self.table, KEY, share, LIMIT)
     }
 
+    fn release(&self, process: u64) {
+        assert_eq!(release(&self.table, holder(process), KEY), Ok(()));
+    }
+
+    fn lose(&self, process: u64) -> u64 {
+        lose(&self.table, holder(process), KEY)
+    }
+
     /// Checks how many permits each process has. The word and the records agree.
     #[track_caller]
     fn assert_held(&self, held: &[u64]) {
+        self.assert_records(held);
+        assert_eq!(count(&self.table, KEY), held.iter().sum::<u64>());
+    }
+
+    #[track_caller]
+    fn assert_records(&self, held: &[u64]) {
         for (process, permits) in held.iter().enumerate() {
             let of = common::held(&self.table, holder(process as u64));
             assert_eq!(of.get(&KEY).copied().unwrap_or(0), *permits);
         }
-        assert_eq!(count(&self.table, KEY), held.iter().sum::<u64>());
     }
 
     /// All processes die, and the share is returned: nothing is left.
@@ -217,5 +230,101 @@ fn p8_key_without_a_share_is_inserted_during_the_sweep() {
             },
         );
         assert!(keys <= 1, "{keys}");
+    });
+}
+
+/// Permits are lost while their process releases one of them. The other one is lost, or counted until it is released.
+#[test]
+fn cp1_permits_are_lost_during_a_release() {
+    for held in [1, 2] {
+        model(2, 5, move |first| {
+            let sharing = Sharing::with_share(2);
+            (0..held).for_each(|_| assert!(sharing.acquire(0).is_some()));
+            let ((), lost) = first.two(&sharing, |s| s.release(0), |s| s.lose(0));
+            let (left, counted) = (held - 1, count(&sharing.table, KEY));
+            sharing.assert_records(&[left]);
+            assert!(lost <= held && counted <= left && (counted == 0 || lost < held));
+            assert_eq!(sharing.lose(0), counted);
+            assert_eq!(count(&sharing.table, KEY), 0);
+            (0..left).for_each(|_| sharing.release(0));
+            sharing.assert_held(&[0]);
+            sharing.assert_end();
+        });
+    }
+}
+
+/// What another process holds is counted.
+#[test]
+fn cp1_permit_is_lost_during_the_release_of_another_process() {
+    model(2, 5, |first| {
+        let sharing = Sharing::with_share(2);
+        assert!(sharing.acquire(0).is_some() && sharing.acquire(1).is_some());
+        let ((), lost) = first.two(&sharing, |s| s.release(1), |s| s.lose(0));
+        sharing.assert_records(&[1, 0]);
+        assert_eq!((lost, count(&sharing.table, KEY)), (1, 0));
+        assert_eq!(sharing.acquire(1), Some(Acquired::Permit(1)));
+        sharing.release(0);
+        sharing.assert_held(&[0, 1]);
+        sharing.assert_end();
+    });
+}
+
+#[test]
+fn cp3_permit_is_lost_during_the_death_of_its_process() {
+    model(2, 5, |first| {
+        let sharing = Sharing::with_share(1);
+        assert!(sharing.acquire(0).is_some());
+        let (_, lost) = first.two(&sharing, |s| die(&s.table, holder(0)), |s| s.lose(0));
+        sharing.assert_held(&[0]);
+        assert!(lost <= 1);
+        sharing.assert_end();
+    });
+}
+
+#[test]
+fn cp1_permit_is_lost_while_it_is_given() {
+    model(2, 5, |first| {
+        let sharing = Sharing::with_share(2);
+        assert!(sharing.acquire(0).is_some());
+        let give = |s: &Sharing| give(&s.table, holder(0), holder(1), KEY, 1);
+        let (given, lost) = first.two(&sharing, give, |s| s.lose(0));
+        assert_eq!(given, Given::Given);
+        sharing.assert_records(&[0, 1]);
+        assert_eq!(count(&sharing.table, KEY), 1 - lost);
+        // It may have been lost before it was given.
+        assert_eq!(sharing.lose(1), 1 - lost);
+        assert_eq!(sharing.acquire(0), Some(Acquired::Permit(1)));
+        sharing.release(1);
+        sharing.assert_held(&[1, 0]);
+        sharing.assert_end();
+    });
+}
+
+/// A free permit is granted while the share changes, also if the key has a queue because of a lost one.
+#[test]
+fn cp2_share_changes_while_a_permit_is_lost() {
+    model(2, 4, |first| {
+        let sharing = Sharing::with_share(1);
+        assert!(sharing.acquire(0).is_some());
+        assert_eq!(sharing.lose(0), 1);
+        let (granted, _) = first.two(&sharing, |s| s.acquire(1), |s| s.set(2));
+        assert_eq!(granted, Some(Acquired::Permit(1)));
+        sharing.release(0);
+        sharing.assert_held(&[0, 1]);
+        sharing.assert_end();
+    });
+}
+
+/// The key is not reclaimed while a lost permit leads to it.
+#[test]
+fn p8_lost_permit_is_released_during_the_sweep() {
+    model(2, 4, |first| {
+        let sharing = Sharing::with_share(1);
+        assert!(sharing.acquire(0).is_some());
+        assert_eq!((sharing.set(0), sharing.lose(0)), (1, 1));
+        sweep(&sharing.table);
+        let ((), ()) = first.two(&sharing, |s| s.release(0), |s| sweep(&s.table));
+        sharing.assert_held(&[0]);
+        sharing.assert_end();
     });
 }
