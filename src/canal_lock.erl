@@ -443,7 +443,7 @@ release(Key) ->
 -spec release(key(), permits_options()) -> ok | {error, not_held}.
 release(Key, Options) ->
     Permits = canal_lock_wait:permits(Options),
-    Release = fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end,
+    Release = fun(KeyOrHandle) -> canal_lock_nif:release_many(local, KeyOrHandle, Permits) end,
     ?ANSWER([Key, Options], ?CAUGHT(canal_lock_interned:call(Key, Release))).
 
 %% @equiv give(Key, Pid, #{})
@@ -463,7 +463,7 @@ give(Key, Pid, Options) ->
     ?ANSWER([Key, Pid, Options], give_permits(Key, Pid, canal_lock_wait:permits(Options))).
 
 give_permits(Key, Pid, Permits) ->
-    Give = fun(KeyOrHandle) -> canal_lock_nif:give(KeyOrHandle, Pid, Permits) end,
+    Give = fun(KeyOrHandle) -> canal_lock_nif:give(local, KeyOrHandle, Pid, Permits) end,
     ?CAUGHT(canal_lock_interned:call(Key, Give)).
 
 %% @doc Calls `Fun', a function of arity 0, with a permit of `Key', if fewer than `Limit' are in use.
@@ -584,7 +584,7 @@ release_after(KeyOrHandle, 1) ->
         _ -> ok
     end;
 release_after(KeyOrHandle, Permits) ->
-    case ?CAUGHT(canal_lock_nif:release_many(KeyOrHandle, Permits)) of
+    case ?CAUGHT(canal_lock_nif:release_many(local, KeyOrHandle, Permits)) of
         {raise, not_started} -> void;
         {raise, Cause} -> ?RAISE(Cause, [KeyOrHandle, Permits]);
         _ -> ok

@@ -36,7 +36,7 @@ call(Key, Call) ->
 %% Releases permits that the calling process holds, unless the table has been closed.
 -spec release(canal_lock:key(), pos_integer()) -> ok.
 release(Key, Permits) ->
-    _ = ?CAUGHT(call(Key, fun(KeyOrHandle) -> canal_lock_nif:release_many(KeyOrHandle, Permits) end)),
+    _ = ?CAUGHT(call(Key, fun(KeyOrHandle) -> canal_lock_nif:release_many(local, KeyOrHandle, Permits) end)),
     ok.
 
 call_with(Handle, Call) ->

@@ -16,10 +16,9 @@
 %% Acquire and release.
 -export([acquire/3, acquire/4, release/1, release/3]).
 %% Several permits, requests that wait, gifts.
--export([acquire_many/4, release_many/2, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/3]).
+-export([acquire_many/4, release_many/3, count_refusal/0, wait/7, cancel/2, resize/4, settle/2, waiting/1, give/4]).
 %% Shared keys: keys of which this node has a share.
--export([acquire_shared/4, release_shared/1, release_shared_many/2, give_shared/3]).
--export([set_share/5, lose/3, take_share/2, shared_keys/3]).
+-export([acquire_shared/4, release_shared/1, set_share/5, lose/3, take_share/2, shared_keys/3]).
 %% Handles on long keys.
 -export([intern/1, forget/1]).
 %% Inspection.
@@ -86,8 +85,8 @@ release(_Key, _MaxPer, _Buckets) -> erlang:nif_error(not_loaded).
     {acquired, pos_integer()} | full.
 acquire_many(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded).
 
--spec release_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
-release_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
+-spec release_many(namespace(), key(), Permits :: pos_integer()) -> ok | {error, not_held}.
+release_many(_Namespace, _Key, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec count_refusal() -> ok.
 count_refusal() -> erlang:nif_error(not_loaded).
@@ -111,8 +110,8 @@ settle(_Namespace, _Key) -> erlang:nif_error(not_loaded).
 -spec waiting(key()) -> non_neg_integer().
 waiting(_Key) -> erlang:nif_error(not_loaded).
 
--spec give(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
-give(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
+-spec give(namespace(), key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
+give(_Namespace, _Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec acquire_shared(key(), non_neg_integer(), non_neg_integer(), Permits :: pos_integer()) ->
     {acquired, pos_integer()} | full | declare | raise().
@@ -120,12 +119,6 @@ acquire_shared(_Key, _MaxPer, _Buckets, _Permits) -> erlang:nif_error(not_loaded
 
 -spec release_shared(key()) -> ok | {error, not_held} | raise().
 release_shared(_Key) -> erlang:nif_error(not_loaded).
-
--spec release_shared_many(key(), Permits :: pos_integer()) -> ok | {error, not_held}.
-release_shared_many(_Key, _Permits) -> erlang:nif_error(not_loaded).
-
--spec give_shared(key(), pid(), Permits :: pos_integer()) -> ok | {error, not_held | not_alive}.
-give_shared(_Key, _Pid, _Permits) -> erlang:nif_error(not_loaded).
 
 -spec set_share(
     serial(), key(), Share :: non_neg_integer(), Limit :: non_neg_integer(), Passed :: non_neg_integer() | none

@@ -127,7 +127,7 @@ answer({acquire, Key, MaxPer, Buckets, Options = {Timeout_ms, _, _}}) ->
         end,
     ?CAUGHT(canal_lock_interned:call(Key, fun(KeyOrHandle) -> Call(KeyOrHandle, MaxPer, Buckets, Options) end));
 answer({release, Key, Permits}) ->
-    ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:release_many(K, Permits) end)).
+    ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:release_many(local, K, Permits) end)).
 
 start_timer({acquire, _, _, _, {infinity, _, _}}, _Ref) -> none;
 start_timer({acquire, _, _, _, {Timeout_ms, _, _}}, Ref) -> erlang:start_timer(Timeout_ms, self(), Ref).

@@ -224,13 +224,13 @@ release(Key) ->
 
 -spec release(canal_lock:key(), pos_integer() | invalid) -> ok | {error, not_held} | {raise, canal_lock_errors:cause()}.
 release(Key, Permits) ->
-    ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:release_shared_many(K, Permits) end)).
+    ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:release_many(shared, K, Permits) end)).
 
 -spec give(canal_lock:key(), pid(), pos_integer() | invalid) ->
     ok | {error, not_held | not_alive} | {raise, canal_lock_errors:cause()}.
 give(Key, Pid, Permits) ->
     Session = canal_lock_cluster_agent:session(),
-    Given = ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:give_shared(K, Pid, Permits) end)),
+    Given = ?CAUGHT(canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:give(shared, K, Pid, Permits) end)),
     %% If the session ends during this call, the agent may read the holders before the gift.
     IsLost = Session =:= none orelse canal_lock_cluster_agent:session() =/= Session,
     _ = [Pid ! {canal_lock_cluster, lost, Key} || Given =:= ok, IsLost],

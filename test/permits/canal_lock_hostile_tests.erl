@@ -108,7 +108,7 @@ shared(Key) ->
     [1, 0] = [canal_lock_nif:lose(Serial, Key, self()) || _ <- [1, 2]],
     {1, 1, 0, 0, 0, 0, {false, _}} = canal_lock_nif:take_share(Serial, Key),
     ok = canal_lock_nif:release_shared(Key),
-    {error, not_held} = canal_lock_nif:release_shared_many(Key, 1).
+    {error, not_held} = canal_lock_nif:release_many(shared, Key, 1).
 
 call(Key) ->
     {acquired, 1} = canal_lock:acquire(Key, 1, 1),

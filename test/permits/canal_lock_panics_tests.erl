@@ -111,11 +111,11 @@ cases() ->
             {acquired, _} = canal_lock_nif:acquire_many(Key, 9, 1, 2)
         end},
         {{acquire_many, 4}, [Many], ?KEYS, fun(Key, _) -> full = canal_lock_nif:acquire_many(Key, 3, 1, 2) end},
-        {{release_many, 2}, [Twice, TwiceAndMany], ?KEYS, fun(Key, _) ->
-            ok = canal_lock_nif:release_many(Key, 2)
+        {{release_many, 3}, [Twice, TwiceAndMany], ?KEYS, fun(Key, _) ->
+            ok = canal_lock_nif:release_many(local, Key, 2)
         end},
-        {{release_many, 2}, [Three], ?KEYS, fun(Key, _) ->
-            {error, not_held} = canal_lock_nif:release_many(Key, 2)
+        {{release_many, 3}, [Three], ?KEYS, fun(Key, _) ->
+            {error, not_held} = canal_lock_nif:release_many(local, Key, 2)
         end},
         %% Waits.
         {{wait, 7}, Any, ?KEYS, fun(Key, _) -> wait(Key, 1, 1) end},
@@ -127,8 +127,8 @@ cases() ->
         {{resize, 4}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:resize(Key, 9, 1, 9) end},
         {{settle, 2}, [Three], ?KEYS, fun(Key, _) -> done = canal_lock_nif:settle(local, Key) end},
         %% To a process that has nothing, holds permits, or was given one before.
-        {{give, 3}, [gift(Three, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
-            ok = canal_lock_nif:give(Key, Pid, 1)
+        {{give, 4}, [gift(Three, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
+            ok = canal_lock_nif:give(local, Key, Pid, 1)
         end},
         %% Shared keys.
         {{acquire_shared, 4}, [Shared, SharedHeld], ?KEYS, fun(Key, _) ->
@@ -137,11 +137,11 @@ cases() ->
         {{acquire_shared, 4}, [Shared], ?KEYS, fun(Key, _) ->
             declare = answer(canal_lock_nif:acquire_shared(Key, 4, 1, 1))
         end},
-        {{release_shared_many, 2}, [SharedHeld], ?KEYS, fun(Key, _) ->
-            ok = canal_lock_nif:release_shared_many(Key, 1)
+        {{release_many, 3}, [SharedHeld], ?KEYS, fun(Key, _) ->
+            ok = canal_lock_nif:release_many(shared, Key, 1)
         end},
-        {{give_shared, 3}, [gift(SharedHeld, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
-            ok = canal_lock_nif:give_shared(Key, Pid, 1)
+        {{give, 4}, [gift(SharedHeld, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
+            ok = canal_lock_nif:give(shared, Key, Pid, 1)
         end},
         {{release_shared, 1}, [SharedHeld], ?KEYS, fun(Key, _) ->
             ok = answer(canal_lock_nif:release_shared(Key))
@@ -189,7 +189,7 @@ cases() ->
         {{resize, 4}, [Waiting], fun(_) -> done = canal_lock_nif:resize(db, 1, 1, 9) end},
         {{waiting, 1}, [Waiting], fun(_) -> 1 = canal_lock_nif:waiting(db) end},
         {{queues, 2}, [Waiting], fun(_) -> [{db, 1, _, _}] = queues({0, 0}) end},
-        {{give, 3}, [fun(_) -> self() end], fun(Pid) -> {error, not_held} = canal_lock_nif:give(db, Pid, 1) end}
+        {{give, 4}, [fun(_) -> self() end], fun(Pid) -> {error, not_held} = canal_lock_nif:give(local, db, Pid, 1) end}
     ],
     OfLongKeys = [
         {{acquire, 3}, fun(Long) -> {acquired, _} = answer(canal_lock_nif:acquire(Long, 3, 1)) end},
@@ -228,7 +228,7 @@ receivers() ->
         fun() ->
             acquire(?KEYS),
             Receiver = test_worker:start(),
-            [ok = canal_lock_nif:give(Key, Receiver, 1) || Key <- ?KEYS],
+            [ok = canal_lock_nif:give(local, Key, Receiver, 1) || Key <- ?KEYS],
             Receiver
         end
     ].
@@ -251,7 +251,7 @@ halfway_cases() ->
     of_keys([
         {{release, 1}, [Awaited], ?KEYS, fun(Key, _) -> answer(canal_lock_nif:release(Key)) end},
         {{release, 3}, [Awaited], ?KEYS, fun(Key, _) -> answer(canal_lock_nif:release(Key, 3, 1)) end},
-        {{release_many, 2}, [Awaited], ?KEYS, fun(Key, _) -> canal_lock_nif:release_many(Key, 1) end}
+        {{release_many, 3}, [Awaited], ?KEYS, fun(Key, _) -> canal_lock_nif:release_many(local, Key, 1) end}
     ]) ++
         [{{cancel, 2}, First, fun(Ref) -> canal_lock_nif:cancel(Ref, IsTimeout) end}
          || First <- [Waiting, Collecting], IsTimeout <- [true, false]] ++

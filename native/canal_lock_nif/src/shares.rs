@@ -9,7 +9,7 @@ use crate::incarnation::{with_table_in, Incarnation, INCARNATIONS};
 use crate::inspect::{piece, Item};
 use crate::key::{with_key, with_optimistic_encoding, EncodedTerm, Namespace, OptimisticCall};
 use crate::raw_nif::raw_nif;
-use crate::waits::{give_in, permits, progress, release_many_in};
+use crate::waits::{permits, progress};
 use permit_table::{inject, pin, Acquired, Capacity, Demand, Pin, Share, ShareUse};
 use rustler::{Encoder, Env, LocalPid, NifResult, Term};
 
@@ -105,23 +105,6 @@ fn release_shared(call: CallEnv<'_>, arguments: &[ErlNifTerm; 1]) -> ErlNifTerm 
     }
 }
 
-/// `release_shared_many(Key, Permits) -> ok | {error, not_held}`
-#[rustler::nif]
-fn release_shared_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
-    release_many_in(SHARED, env, key, number)
-}
-
-/// `give_shared(Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
-#[rustler::nif]
-fn give_shared<'a>(
-    env: Env<'a>,
-    key: Term<'a>,
-    target: LocalPid,
-    number: Term<'a>,
-) -> NifResult<Term<'a>> {
-    give_in(SHARED, env, key, target, number)
-}
-
 /// `set_share(Serial, Key, Share, Limit, Passed | none) -> done | more | changed`: `more` if `settle` must be called.
 /// `changed` if the open table has another serial number.
 #[rustler::nif]
@@ -139,15 +122,9 @@ fn set_share<'a>(
     let is_none = passed == atoms::none().encode(env);
     let passed = (!is_none).then(|| capacity(passed)).transpose()?;
     let share = Share::new(number(share)?, passed, capacity(limit)?);
-    let set = with_table_in(env, SHARED, key, |open, pin, key| {
-        let is_same = open.serial == serial;
-        Ok(is_same
-            .then(|| open.table.set_share(pin, key, &share, call))
-            .transpose()?)
-    })?;
-    Ok(match set {
-        Some((_, is_settled)) => progress(env, is_settled).encode(env),
-        None => atoms::changed().encode(env),
+    with_table_of(env, serial, key, |open, pin, key| {
+        let (_, is_settled) = open.table.set_share(pin, key, &share, call)?;
+        Ok(progress(env, is_settled).encode(env))
     })
 }
 
@@ -157,15 +134,8 @@ fn set_share<'a>(
 fn lose<'a>(env: Env<'a>, serial: u64, key: Term<'a>, pid: LocalPid) -> NifResult<Term<'a>> {
     let call = CallEnv::from_env(env);
     let holder = Caller::from_pid(pid.as_c_arg()).holder();
-    let lost = with_table_in(env, SHARED, key, |open, pin, key| {
-        let is_same = open.serial == serial;
-        Ok(is_same
-            .then(|| open.table.lose(pin, holder, key, call))
-            .transpose()?)
-    })?;
-    Ok(match lost {
-        Some(lost) => lost.encode(env),
-        None => atoms::changed().encode(env),
+    with_table_of(env, serial, key, |open, pin, key| {
+        Ok(open.table.lose(pin, holder, key, call)?.encode(env))
     })
 }
 
@@ -174,29 +144,36 @@ fn lose<'a>(env: Env<'a>, serial: u64, key: Term<'a>, pid: LocalPid) -> NifResul
 /// serial number.
 #[rustler::nif]
 fn take_share<'a>(env: Env<'a>, serial: u64, key: Term<'a>) -> NifResult<Term<'a>> {
-    let share = with_table_in(env, SHARED, key, |open, pin, key| {
-        let is_same = open.serial == serial;
-        Ok(is_same.then(|| open.table.take_share(pin, key)))
-    })?;
     let none = atoms::none().encode(env);
-    let share = match share {
-        Some(Some(share)) => share,
-        Some(None) => return Ok(none),
-        None => return Ok(atoms::changed().encode(env)),
+    let row = |of: ShareUse| {
+        let passed = of
+            .passed
+            .map_or(none, |passed| passed.permits().encode(env));
+        let marks = (of.was_refused, of.was_used);
+        (
+            of.share, passed, of.in_use, of.waiting, of.need, of.next, marks,
+        )
+            .encode(env)
     };
-    let ShareUse {
-        share,
-        passed,
-        in_use,
-        waiting,
-        need,
-        next,
-        was_refused,
-        was_used,
-    } = share;
-    let passed = passed.map_or(none, |passed| passed.permits().encode(env));
-    let marks = (was_refused, was_used);
-    Ok((share, passed, in_use, waiting, need, next, marks).encode(env))
+    with_table_of(env, serial, key, |open, pin, key| {
+        Ok(open.table.take_share(pin, key).map_or(none, row))
+    })
+}
+
+/// Calls `with` with the open table and a shared key, if the serial number of that table is `serial`. Otherwise the
+/// answer is `changed`.
+fn with_table_of<'a>(
+    env: Env<'a>,
+    serial: u64,
+    key: Term<'a>,
+    with: impl FnOnce(&Incarnation, &Pin, &EncodedTerm<'_>) -> Result<Term<'a>, CallError>,
+) -> NifResult<Term<'a>> {
+    with_table_in(env, SHARED, key, |open, pin, key| {
+        if open.serial != serial {
+            return Ok(atoms::changed().encode(env));
+        }
+        with(open, pin, key)
+    })
 }
 
 /// `shared_keys(Serial, After, Limit) -> {Serial, [{Key, Share, InUse}], Next | done} | changed`

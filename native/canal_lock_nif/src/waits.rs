@@ -54,17 +54,11 @@ fn acquire_many<'a>(
     Ok(call.term(answer(call, acquired)))
 }
 
-/// `release_many(Key, Permits) -> ok | {error, not_held}`
+/// `release_many(Namespace, Key, Permits) -> ok | {error, not_held}`
 #[rustler::nif]
-fn release_many<'a>(env: Env<'a>, key: Term<'a>, number: Term<'a>) -> NifResult<Term<'a>> {
-    release_many_in(Namespace::Local, env, key, number)
-}
-
-/// As `release_many`, of a key of a namespace.
-#[inline(always)]
-pub(crate) fn release_many_in<'a>(
-    namespace: Namespace,
+fn release_many<'a>(
     env: Env<'a>,
+    namespace: Namespace,
     key: Term<'a>,
     number: Term<'a>,
 ) -> NifResult<Term<'a>> {
@@ -216,22 +210,11 @@ fn waiting(env: Env<'_>, key: Term<'_>) -> NifResult<usize> {
     with_table(env, key, |open, pin, key| Ok(open.table.waiting(pin, key)))
 }
 
-/// `give(Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
+/// `give(Namespace, Key, Pid, Permits) -> ok | {error, not_held | not_alive}`
 #[rustler::nif]
 fn give<'a>(
     env: Env<'a>,
-    key: Term<'a>,
-    target: LocalPid,
-    number: Term<'a>,
-) -> NifResult<Term<'a>> {
-    give_in(Namespace::Local, env, key, target, number)
-}
-
-/// As `give`, of a key of a namespace.
-#[inline(always)]
-pub(crate) fn give_in<'a>(
     namespace: Namespace,
-    env: Env<'a>,
     key: Term<'a>,
     target: LocalPid,
     number: Term<'a>,
