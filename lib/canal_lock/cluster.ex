@@ -21,7 +21,7 @@ defmodule CanalLock.Cluster do
   @typedoc "What permits are counted for. Separate from the keys of `CanalLock`."
   @type key :: CanalLock.key()
 
-  @typedoc "`n` is the number of permits in use on this node, the new ones included."
+  @typedoc "`n` is the number of valid permits in use on this node, the new ones included."
   @type answer :: {:acquired, n :: pos_integer} | :full | {:error, :no_quorum}
 
   @typedoc "The answer of a call with a function, which is called only with a permit."

@@ -240,7 +240,6 @@ end_session(State = #state{lock = Lock, node = Node}) ->
 end_shares() ->
     ok = persistent_term:put(?MODULE, none),
     Lost = canal_lock_cluster_table:end_shares(),
-    ok = canal_lock_cluster_totals:add(lost, Lost),
     _ = persistent_term:erase(?MODULE),
     Lost.
 

@@ -58,12 +58,15 @@ notify(Serial, From, Lost) ->
             end
     end.
 
-%% First the message: this process can be killed in between.
+%% Counted at once: what is lost already is not lost again, if this process is killed and the next one repeats this.
 lose(Serial, Key, Pid) ->
     Pid ! {canal_lock_cluster, lost, Key},
     case opened(fun() -> canal_lock_interned:call(Key, fun(K) -> canal_lock_nif:lose(Serial, K, Pid) end) end) of
-        changed -> 0;
-        Lost -> Lost
+        changed ->
+            0;
+        Lost ->
+            ok = canal_lock_cluster_totals:add(lost, Lost),
+            Lost
     end.
 
 %% `changed' if this table is not open.

@@ -265,7 +265,7 @@ usage() ->
 
 lost() ->
     {Holder, {acquired, 3}} = test_worker:start(fun() ->
-        [{acquired, 1} = canal_lock_cluster:acquire(Key, 1, 1, ?LONG_MS) || Key <- [a, b]],
+        [{acquired, 1} = canal_lock_cluster:acquire(Key, 1, 1, ?LONG_MS) || Key <- [1 bsl 2000, a]],
         canal_lock_cluster:acquire(c, 3, #{permits => 3, timeout_ms => ?LONG_MS})
     end),
     Waiter = test_worker:start(),
@@ -280,7 +280,7 @@ lost() ->
     [?assertEqual({error, no_quorum}, test_await:answer(Each)) || Each <- [Ref, New]],
     ok = sys:resume(canal_lock_cluster_allocator),
     Messages = fun() -> [receive {canal_lock_cluster, lost, Key} -> Key end || _ <- [1, 2, 3]] end,
-    ?assertEqual([a, b, c], lists:sort(test_worker:order(Holder, Messages))),
+    ?assertEqual([1 bsl 2000, a, c], lists:sort(test_worker:order(Holder, Messages))),
     ?assertNot(canal_lock_quorum:is_held(Session)),
     await_session(),
     ?assertMatch(#{totals := #{lost := 5}}, canal_lock_cluster:status()),
@@ -345,9 +345,9 @@ all_shares() ->
     ok = canal_lock_cluster:stop(),
     ?assertEqual(lists:duplicate(250, 0), Shares()).
 
-%% More than one native call grants.
+%% More than one native call grants, and more than one reads the holders.
 many_waiters() ->
-    Count = 2000,
+    Count = 5000,
     ok = grow(db, Count, 1),
     ok = sys:suspend(canal_lock_cluster_agent),
     Test = self(),
@@ -359,6 +359,10 @@ many_waiters() ->
     test_await:value(Count - 1, fun() -> waiting(db) end),
     ok = sys:resume(canal_lock_cluster_agent),
     [receive {acquired, _} -> ok end || _ <- Waiters],
+    ok = canal_lock_quorum:unlock(canal_lock_cluster:session()),
+    All = fun() -> canal_lock_cluster:acquire(db, Count, #{permits => Count, timeout_ms => ?LONG_MS}) end,
+    test_await:value({acquired, Count}, All),
+    ?assertMatch(#{totals := #{lost := Count}}, canal_lock_cluster:status()),
     [Pid ! stop || Pid <- Waiters],
     ok.
 

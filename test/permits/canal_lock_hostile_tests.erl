@@ -105,8 +105,10 @@ shared(Key) ->
     declare = canal_lock_nif:wait(shared, Key, 2, 1, 1, 1, make_ref()),
     {1, 1, 1, 0, 0, 0, {true, true}} = canal_lock_nif:take_share(Serial, Key),
     none = canal_lock_nif:take_share(Serial, {Key, other}),
+    0 = canal_lock_nif:lose(Serial, Key, self()),
+    done = canal_lock_nif:set_share(Serial, Key, 0, 0, none),
     [1, 0] = [canal_lock_nif:lose(Serial, Key, self()) || _ <- [1, 2]],
-    {1, 1, 0, 0, 0, 0, {false, _}} = canal_lock_nif:take_share(Serial, Key),
+    {0, none, 0, 0, 0, 0, {false, false}} = canal_lock_nif:take_share(Serial, Key),
     ok = canal_lock_nif:release_shared(Key),
     {error, not_held} = canal_lock_nif:release_many(shared, Key, 1).
 

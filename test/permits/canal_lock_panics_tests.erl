@@ -86,6 +86,11 @@ cases() ->
         [{acquired, 1} = answer(canal_lock_nif:acquire_shared(Key, 3, 1, 1)) || Key <- ?KEYS],
         Same
     end,
+    Ended = fun(Handle) ->
+        Same = SharedHeld(Handle),
+        [done = canal_lock_nif:set_share(Same, Key, 0, 0, none) || Key <- ?KEYS],
+        Same
+    end,
     Any = [Nothing, Three, Many],
     New = [{new, key}, "a new key"],
     OfKeys = [
@@ -140,7 +145,7 @@ cases() ->
         {{release_many, 3}, [SharedHeld], ?KEYS, fun(Key, _) ->
             ok = canal_lock_nif:release_many(shared, Key, 1)
         end},
-        {{give, 4}, [gift(SharedHeld, Receiver) || Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
+        {{give, 4}, [gift(Of, Receiver) || Of <- [SharedHeld, Ended], Receiver <- receivers()], ?KEYS, fun(Key, Pid) ->
             ok = canal_lock_nif:give(shared, Key, Pid, 1)
         end},
         {{release_shared, 1}, [SharedHeld], ?KEYS, fun(Key, _) ->
@@ -149,7 +154,7 @@ cases() ->
         {{set_share, 5}, [Serial, Shared], ?KEYS, fun(Key, Same) ->
             done = canal_lock_nif:set_share(Same, Key, 2, 2, 2)
         end},
-        {{lose, 3}, [SharedHeld], ?KEYS, fun(Key, Same) ->
+        {{lose, 3}, [Ended], ?KEYS, fun(Key, Same) ->
             %% A call that is repeated finds what the first one has done.
             true = lists:member(canal_lock_nif:lose(Same, Key, self()), [0, 1])
         end},

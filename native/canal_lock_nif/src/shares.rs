@@ -128,14 +128,13 @@ fn set_share<'a>(
     })
 }
 
-/// `lose(Serial, Key, Pid) -> Lost | changed`: how many permits of the process were not lost before. `changed` if the
-/// open table has another serial number.
+/// `lose(Serial, Key, Pid) -> Lost | changed`: how many permits of the process were not lost before, if the share was
+/// set to 0 with `Passed = none`. `changed` if the open table has another serial number.
 #[rustler::nif]
 fn lose<'a>(env: Env<'a>, serial: u64, key: Term<'a>, pid: LocalPid) -> NifResult<Term<'a>> {
-    let call = CallEnv::from_env(env);
     let holder = Caller::from_pid(pid.as_c_arg()).holder();
     with_table_of(env, serial, key, |open, pin, key| {
-        Ok(open.table.lose(pin, holder, key, call)?.encode(env))
+        Ok(open.table.lose(pin, holder, key)?.encode(env))
     })
 }
 

@@ -30,8 +30,8 @@
 //!   node passes over it, and inserts a new one in *front* of its run of equal sort keys, without waiting for the
 //!   sweep.
 //! - **K5** An unlinked node is freed only when no thread that was pinned at that time is still inside (`epochs.rs`).
-//! - **K6** A node whose count or share is not 0, or that has a queue, is not dead, hence linked, hence not freed. So a
-//!   holder and a waiter may keep its address.
+//! - **K6** A node whose count or share is not 0, or that has a queue or lost permits, is not dead, hence linked, hence
+//!   not freed. So a holder and a waiter may keep its address.
 //! - **K7** Between two steps of the sweep no link is marked. So each step starts from a clean list.
 //!
 //! K1 lets a search stop at the first greater sort key. The reason: a new link is inserted behind the last unmarked

@@ -89,6 +89,7 @@ pub mod inject;
 mod inspect;
 mod keys;
 mod lazy_array;
+mod lost;
 mod memory;
 mod out_of_memory;
 mod overflow;

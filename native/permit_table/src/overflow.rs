@@ -13,8 +13,8 @@
 //! # Invariants
 //!
 //! - **O1** A row with permits or with waits names a node that is alive (K6). A row with neither is removed. Permits
-//!   are added under the lock, while the count includes them, or the queue as lost (W7). They are subtracted before the
-//!   count goes down. So a grant needs no memory: the row was made when the request began to wait.
+//!   are added under the lock, while the count includes them, or while they are lost (W7). They are subtracted before
+//!   the count goes down. So a grant needs no memory: the row was made when the request began to wait.
 //! - **O2** The callback of a death replaces the identity word of the slot before it takes the lock. A giver reads the
 //!   word under the lock. So either the giver sees that the process is dead, or the callback finds the permit.
 //! - **O3** Locks are taken in this order: the displaced slots, the queue of a key, then one overflow. A gift locks two
@@ -155,8 +155,7 @@ impl<K> OverflowGuard<'_, K> {
         row.expect("the caller has reserved it, or a request waits")
     }
 
-    /// Removes the row of a key if it has become empty, or was reserved and is not needed.
-    pub(crate) fn remove_if_empty(&mut self, node: &Node<K>) {
+    fn remove_if_empty(&mut self, node: &Node<K>) {
         let is_empty = |row: &KeyRow<K>| row.is_of(node) && row.counted() == 0 && row.waits == 0;
         self.record.rows.remove(node.sort_key(), is_empty);
     }
@@ -172,7 +171,7 @@ impl<K> OverflowGuard<'_, K> {
         self.add(permits);
     }
 
-    /// Removes up to `most` permits of a key. The count still includes them. Returns how many.
+    /// Removes up to `most` permits of a key. The count still includes those that are not lost. Returns how many.
     pub(crate) fn take(&mut self, node: &Node<K>, most: u64) -> u64 {
         let rows = &mut self.record.rows;
         let Some(row) = rows.find_mut(node.sort_key(), |row| row.is_of(node)) else {

@@ -27,7 +27,8 @@
 //! | `DEAD` | the key is reclaimed; a caller that finds it looks the key up again | never |
 //!
 //! `WAITERS` makes a release take the lock of the queue, so that it hands its permits to a waiter (`queues.rs`). An
-//! acquire ignores it: while a waiter is refused, so is every caller with the same or a smaller capacity.
+//! acquire ignores it: while a waiter is refused, so is every caller with the same or a smaller capacity. It is also
+//! set while permits of a shared key are lost, because their releases must not lower the count.
 //!
 //! `USED` is the second chance of the clock algorithm (Corbató 1968). A key in frequent use that is at 0 when the sweep
 //! visits it is spared once. An idle key is reclaimed by the second sweep (P8). The flag costs nothing, because the
@@ -207,6 +208,12 @@ impl PermitCount {
     pub(crate) fn set_waiters(&self) -> bool {
         // All bits of DEAD are set, so it does not change.
         self.word.fetch_or(WAITERS | USED, Ordering::AcqRel) != DEAD
+    }
+
+    /// Whether releases need the lock of the queue. The caller has that lock.
+    pub(crate) fn has_waiters(&self) -> bool {
+        let seen = self.read();
+        !seen.is_dead() && seen.0 & WAITERS != 0
     }
 
     /// The queue has ended. Its lock is held.

@@ -70,8 +70,6 @@ pub(crate) struct Queue<K, N> {
     wanted: u64,
     /// The number of the waiter that has collected permits, and these permits. At most one has (W4).
     collected: (u64, u64),
-    /// The lost permits of processes, by their identity words (W7). None is 0.
-    lost: SortedList<u64>,
 }
 
 /// The waiter that gets permits next.
@@ -95,7 +93,6 @@ impl<K, N> Default for Queue<K, N> {
             limit: Capacity::MAX,
             wanted: 0,
             collected: (0, 0),
-            lost: SortedList::default(),
         }
     }
 }
@@ -127,11 +124,6 @@ impl<K, N> Lane<K, N> {
 }
 
 impl<K, N> Queue<K, N> {
-    /// Whether no request waits, and no permit is lost.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0 && self.lost.is_empty()
-    }
-
     pub(crate) fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -271,50 +263,6 @@ impl<K, N> Queue<K, N> {
         let next = next.map_or(0, |(_, waiter)| waiter.permits);
         let passed = lane.passed_permits.wrapping_add(self.collected.1);
         (self.wanted.wrapping_sub(passed), next)
-    }
-
-    /// All permits that a process holds are lost now. Returns how many of them were not.
-    pub(crate) fn lose(&mut self, word: u64, held: u64) -> Result<u64, OutOfMemory> {
-        let more = held.saturating_sub(self.lost_of(word));
-        self.add_lost(word, more)?;
-        Ok(more)
-    }
-
-    /// Removes up to `most` lost permits of a process. Returns how many.
-    pub(crate) fn take_lost(&mut self, word: u64, most: u64) -> u64 {
-        let Some(lost) = self.lost.find_mut(word, |_| true) else {
-            return 0;
-        };
-        let taken = most.min(*lost);
-        *lost -= taken;
-        self.lost.remove(word, |lost| *lost == 0);
-        taken
-    }
-
-    /// Of the permits that a process gives to another, those stay lost that are.
-    pub(crate) fn give_lost(
-        &mut self,
-        giver: u64,
-        target: u64,
-        permits: u64,
-    ) -> Result<(), OutOfMemory> {
-        let lost = permits.min(self.lost_of(giver));
-        self.add_lost(target, lost)?;
-        self.take_lost(giver, lost);
-        Ok(())
-    }
-
-    fn lost_of(&self, word: u64) -> u64 {
-        self.lost.find(word, |_| true).copied().unwrap_or(0)
-    }
-
-    fn add_lost(&mut self, word: u64, more: u64) -> Result<(), OutOfMemory> {
-        if let Some(lost) = self.lost.find_mut(word, |_| true) {
-            *lost += more;
-        } else if more > 0 {
-            self.lost.reserve(word)?.insert(more);
-        }
-        Ok(())
     }
 
     /// Adds a waiter with a number that is greater than all before. `record` is called when its memory is reserved.

@@ -11,8 +11,8 @@
 //!   candidate of each lane, `count + permits - collected > capacity`, and for the oldest candidate
 //!   `count >= capacity`. (For a shared key, `CountSeen::out` and `Capacity::SHARED`.) A table that closes is an
 //!   exception.
-//! - **W2** WAITERS is set if and only if the key has a queue, and changes only under the lock. While it is set, the
-//!   count decreases only under the lock. (Callers with a larger capacity can increase it.)
+//! - **W2** WAITERS is set if and only if the key has a queue or lost permits, and changes only under the lock. While
+//!   it is set, the count decreases only under the lock. (Callers with a larger capacity can increase it.)
 //! - **W3** A request leaves the queue once, under the lock: it is granted, cancelled, or its table closes. Its
 //!   message, if it gets one, is sent under the lock of its process's overflow, in the same step in which it leaves
 //!   that record. `cancel` looks for it there. So a process that finds its request gone has the message.
@@ -23,13 +23,14 @@
 //!   it credits is released by the death.
 //! - **W6** Permits are undistributed only during one call, which cannot be interrupted. If it panics, they are
 //!   released without being handed over.
-//! - **W7** Permits of a shared key can be *lost* (`Table::lose`): they are on the record of their process, and not in
-//!   the count. Its queue has how many these are, at most as many as are on the record, or were before a release that
-//!   has not come to the lock. A release takes lost ones first. So it lowers the count only by what the count includes,
-//!   and the key has a queue, without waiters too, until all lost permits are released.
+//! - **W7** Permits of a shared key can be *lost*: they are on the record of their process, and not in the count. The
+//!   shard of the key has how many these are (`lost.rs`): of a process, at most as many as on its record, with those of
+//!   a release that waits for the lock. A release takes lost permits first. So it lowers the count only by what that
+//!   includes.
 
 use crate::holders::coarse;
 use crate::keys::Node;
+use crate::lost::Lost;
 use crate::memory::{reserve, OutOfMemory};
 use crate::overflow::{Overflow, Wait};
 use crate::permit_count::{Capacity, CountSeen};
@@ -124,6 +125,7 @@ struct Shard<K, N> {
     next_number: u64,
     /// By the sort keys of their keys.
     queues: SortedList<KeyQueue<K, N>>,
+    lost: Lost<K>,
 }
 
 /// The queues of all keys of a table.
@@ -144,6 +146,63 @@ pub(crate) struct Queues<K, N> {
 pub(crate) struct QueueGuard<'a, K, N: Notice> {
     shard: MutexGuard<'a, Shard<K, N>>,
     queues: &'a Queues<K, N>,
+}
+
+/// Permits of a process can be lost, while the queue of their key is locked (W7).
+pub(crate) struct Losing<'a, 'l, K, N: Notice> {
+    guard: &'l mut QueueGuard<'a, K, N>,
+    node: &'l Node<K>,
+    word: u64,
+}
+
+impl<'a, 'l, K, N: Notice> Losing<'a, 'l, K, N> {
+    /// Permits can be lost if the share of the key has ended, or others are lost already. Memory for one more process
+    /// is reserved.
+    pub(crate) fn of(
+        guard: &'l mut QueueGuard<'a, K, N>,
+        node: &'l Node<K>,
+        word: u64,
+    ) -> Result<Option<Self>, OutOfMemory> {
+        let can_lose = match node.count.read().is_ended() {
+            true => node.count.set_waiters(),
+            false => guard.shard.lost.has(node),
+        };
+        if !can_lose {
+            return Ok(None);
+        }
+        let losing = Self { guard, node, word };
+        losing.guard.shard.lost.reserve(node, word)?;
+        Ok(Some(losing))
+    }
+
+    /// All permits on the record of the process are lost. Returns how many of them were not.
+    pub(crate) fn lose(&mut self, held: u64) -> u64 {
+        let lost = &mut self.guard.shard.lost;
+        let more = held.saturating_sub(lost.of(self.node, self.word));
+        lost.add(self.node, self.word, more);
+        self.node.count.release_locked(more);
+        more
+    }
+
+    /// The process gets permits from another one. They stay lost, and all are if the share has ended.
+    pub(crate) fn receive(&mut self, giver: u64, permits: u64) {
+        let lost = &mut self.guard.shard.lost;
+        let already = permits.min(lost.of(self.node, giver));
+        let all = match self.node.count.read().is_ended() {
+            true => permits,
+            false => already,
+        };
+        lost.add(self.node, self.word, all);
+        lost.take(self.node, giver, already);
+        self.node.count.release_locked(all - already);
+    }
+}
+
+impl<K, N: Notice> Drop for Losing<'_, '_, K, N> {
+    fn drop(&mut self) {
+        self.guard.shard.lost.take(self.node, self.word, 0);
+        self.guard.end_if_empty(self.node);
+    }
 }
 
 /// Permits that are counted and on no record (W6). On drop they are released.
@@ -250,14 +309,16 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         self.shard.queue(node).is_some()
     }
 
-    /// Ends the queue of a node if no request waits and no permit is lost.
+    /// Ends the queue of a node if no request waits. Without lost permits, releases need no lock any more.
     pub(crate) fn end_if_empty(&mut self, node: &Node<K>) {
-        if self.shard.queue(node).is_none_or(|queue| !queue.is_empty()) {
+        if self.shard.queue(node).is_some_and(|queue| queue.len > 0) {
             return;
         }
         let queues = &mut self.shard.queues;
         queues.remove(node.sort_key(), |of| of.is_of(node));
-        node.count.clear_waiters();
+        if node.count.has_waiters() && !self.shard.lost.has(node) {
+            node.count.clear_waiters();
+        }
     }
 
     /// Queues a request for a node with a queue. Returns its number, or `None` if the table is full.
@@ -374,29 +435,18 @@ impl<K, N: Notice> QueueGuard<'_, K, N> {
         self.end_if_empty(node);
     }
 
-    /// A waiter of a key from this sort key on, the sort key, and the node that it waits for.
-    fn any(&self, from: u64) -> Option<(u64, NonNull<Node<K>>, u64)> {
-        self.shard.queues.from(from).find_map(|(sort_key, of)| {
-            let (number, _) = of.queue.oldest()?;
-            Some((*sort_key, of.node, *number))
-        })
-    }
-
-    /// Removes up to `most` lost permits of a process from the queue of a node. Returns how many.
-    fn take_lost(&mut self, node: &Node<K>, word: u64, most: u64) -> u64 {
-        let queue = self.shard.queue_mut(node);
-        queue.map_or(0, |queue| queue.take_lost(word, most))
-    }
-
-    /// As [`Queue::give_lost`].
-    pub(crate) fn give_lost(
-        &mut self,
-        node: &Node<K>,
-        (giver, target): (u64, u64),
-        permits: u64,
-    ) -> Result<(), OutOfMemory> {
-        let queue = self.shard.queue_mut(node);
-        queue.map_or(Ok(()), |queue| queue.give_lost(giver, target, permits))
+    /// A waiter, and the node that it waits for.
+    fn any(&mut self) -> Option<(NonNull<Node<K>>, u64)> {
+        loop {
+            let (_, of) = self.shard.queues.from(0).next()?;
+            let node = of.node;
+            if let Some((number, _)) = of.queue.oldest() {
+                return Some((node, *number));
+            }
+            // A panic has left it.
+            // SAFETY: it has a queue (K6).
+            self.end_if_empty(unsafe { node.as_ref() });
+        }
     }
 }
 
@@ -415,6 +465,7 @@ impl<K, N: Notice> Queues<K, N> {
                 closed: false,
                 next_number: 1,
                 queues: SortedList::default(),
+                lost: Lost::default(),
             })
         }));
         Ok(Self {
@@ -496,8 +547,8 @@ impl<K, N: Notice> Queues<K, N> {
         }
     }
 
-    /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters. But those of
-    /// them that the process had lost are not counted.
+    /// Lowers the count of a node by permits that are on no record any more, or hands them to waiters. What its process
+    /// has lost is not counted.
     #[cold]
     pub(crate) fn hand_over(
         &self,
@@ -507,35 +558,8 @@ impl<K, N: Notice> Queues<K, N> {
         context: N::Context<'_>,
     ) {
         let mut guard = self.lock(node.sort_key());
-        permits -= guard.take_lost(node, word, permits);
+        permits -= guard.shard.lost.take(node, word, permits);
         self.settle_locked(guard, &mut Undistributed { node, permits }, context);
-    }
-
-    /// The count of a node leaves out the permits that are on the record of a process: `held` reads them. Returns how
-    /// many it included.
-    pub(crate) fn lose(
-        &self,
-        node: &Node<K>,
-        word: u64,
-        held: impl FnOnce() -> Result<u64, OutOfMemory>,
-        context: N::Context<'_>,
-    ) -> Result<u64, OutOfMemory> {
-        let mut guard = self.lock(node.sort_key());
-        if !guard.has_queue(node) {
-            let set = || node.count.set_waiters().then_some(node);
-            if guard.open(node.sort_key(), set)?.is_none() {
-                // It is dead.
-                return Ok(0);
-            }
-        }
-        let queue = guard.shard.queue_mut(node).expect("it has a queue");
-        // Of a record it could not be told apart from permits.
-        let mut permits = take_collected(node, queue);
-        // Not before WAITERS is set: now each release waits for the lock, if the record is not lower already.
-        let lost = held().and_then(|held| queue.lose(word, held));
-        permits += lost.as_ref().unwrap_or(&0);
-        self.settle_locked(guard, &mut Undistributed { node, permits }, context);
-        lost
     }
 
     /// Settles the queue of a node. It is locked for a bounded time at once, at first by the caller.
@@ -614,7 +638,7 @@ impl<K, N: Notice> Queues<K, N> {
         let (permits, has_waiters) = queue.map_or((0, false), |queue| {
             let permits = take_collected(node, queue);
             queue.set_limit(share.limit);
-            (permits, queue.len > 0)
+            (permits, true)
         });
         // Declared behind the guard, so it is dropped before.
         let mut permits = Undistributed { node, permits };
@@ -649,10 +673,7 @@ impl<K, N: Notice> Queues<K, N> {
         let mut ended = 0;
         for index in 0..SHARDS {
             let mut guard = self.lock_shard(index);
-            let mut from = 0;
-            while let Some((sort_key, node, number)) = guard.any(from) {
-                // No request waits for a key before this one.
-                from = sort_key;
+            while let Some((node, number)) = guard.any() {
                 if ended == limit {
                     return false;
                 }

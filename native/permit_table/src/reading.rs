@@ -95,6 +95,22 @@ impl<K> Slot<K> {
         }
     }
 
+    /// The permits of one key, with what a request has collected. `None` if another process has the slot, or the slot
+    /// is RETIRING: the caller may have a lock, so it does not wait for that.
+    pub(crate) fn permits_of(
+        &self,
+        pin: &Pin,
+        node: &Node<K>,
+        word: u64,
+    ) -> Result<Option<u64>, OutOfMemory> {
+        let before = self.holder();
+        let record = self.overflow().map(|overflow| overflow.lock());
+        let (keys, _) = self.keys(pin, Some(node), 0, record.as_ref())?;
+        let is_complete = record.is_some() || self.overflow().is_none();
+        let is_same = before == word && self.holder() == word;
+        Ok((is_complete && is_same).then(|| keys.iter().map(|(_, permits)| permits).sum()))
+    }
+
     /// The permits of one piece of the keys, and the sort key at which the next one begins. A piece covers a range
     /// of sort keys, in the slot and in the overflow. So a key that moves between two pieces is reported once.
     fn keys<'a>(

@@ -164,6 +164,11 @@ impl CountSeen {
         is_allowed.then_some(in_use)
     }
 
+    /// Whether the key is shared, has no share, and the agent has set no capacity since: no permit can be acquired.
+    pub(crate) fn is_ended(self) -> bool {
+        self.share() == Some(0) && self.passed().is_none()
+    }
+
     /// The capacity that was passed last for a shared key.
     pub(crate) fn passed(self) -> Option<Capacity> {
         let passed = self.0 >> (2 * BITS) & PART;

@@ -6,12 +6,13 @@
 use crate::epochs::Pin;
 use crate::holder::Holder;
 use crate::inspect::Piece;
-use crate::keys::{Key, NewNode, Query};
+use crate::keys::{Key, NewNode, Node, Query};
 use crate::memory::OutOfMemory;
 use crate::permit_count::{Acquired, Capacity, Demand, PermitCount};
-use crate::queues::Notice;
+use crate::queues::{Losing, Notice};
 use crate::shared_word::Share;
 use crate::slot::Slot;
+use crate::sync::yield_now;
 use crate::table::Table;
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -127,8 +128,12 @@ impl<K: Key, N: Notice> Table<K, N> {
     }
 
     /// The permits of a shared key that `holder` holds are *lost* from now on: they stay on its record until it
-    /// releases or gives them, and neither the count of the key nor its share includes them. A release releases lost
-    /// permits first. Returns how many were not lost before.
+    /// releases or gives them, and the count of the key leaves them out. A release takes lost permits first. Returns
+    /// how many were not lost before.
+    ///
+    /// The share must have ended: the last call of [`Table::set_share`] has set the share 0, and no capacity. Otherwise
+    /// nothing is lost. So no permit of a later share can be lost. While the share has ended, permits that are given
+    /// are lost.
     ///
     /// If a call of the holder is running, a permit that it acquires, and one more for each that it releases, may not
     /// be lost.
@@ -137,29 +142,46 @@ impl<K: Key, N: Notice> Table<K, N> {
     /// [`OutOfMemory`]. Then nothing has changed.
     ///
     /// # Cost
-    /// 0.3 µs, and 0.5 µs per waiter that is granted because of it. Each release of the key takes a lock until all lost
-    /// permits are released.
+    /// 0.3 µs. Each release of the key takes a lock until all lost permits are released.
     pub fn lose<Q: Hash + Equivalent<K>>(
         &self,
         pin: &Pin,
         holder: Holder,
         query: &Q,
-        context: N::Context<'_>,
     ) -> Result<u64, OutOfMemory> {
         let Some(node) = self.keys.get(pin, self.sort_key(query), query) else {
             return Ok(0);
         };
+        loop {
+            if let Some(lost) = self.try_lose(pin, holder, node)? {
+                return Ok(lost);
+            }
+            yield_now();
+        }
+    }
+
+    /// `None`: the process has died, or its slot belongs to another one, or that is not decided yet. To decide it can
+    /// need the locks that this call has.
+    fn try_lose(
+        &self,
+        pin: &Pin,
+        holder: Holder,
+        node: &Node<K>,
+    ) -> Result<Option<u64>, OutOfMemory> {
         // It keeps a displaced slot, and is locked before the queue (O3).
         let Ok((slot, _displaced)) = self.holders.search(holder, Slot::holder) else {
-            return Ok(0);
+            return Ok(Some(0));
         };
-        let held = || {
-            let mut rows = Vec::new();
-            slot.read(pin, Some(node), 0, &mut rows)?;
-            let own = rows.iter().filter(|row| row.holder == holder.id());
-            Ok(own.map(|row| row.permits).sum())
+        let mut guard = self.queues.lock(node.sort_key());
+        if !node.count.read().is_ended() {
+            return Ok(Some(0));
+        }
+        let Some(mut losing) = Losing::of(&mut guard, node, holder.id())? else {
+            return Ok(Some(0));
         };
-        self.queues.lose(node, holder.id(), held, context)
+        // Not before WAITERS is set: now each release waits for the lock, if the record is not lower already.
+        let held = slot.permits_of(pin, node, holder.id())?;
+        Ok(held.map(|held| losing.lose(held)))
     }
 
     /// What the table has and needs of a shared key: `None` if it has no such key. Clears the marks of a refusal

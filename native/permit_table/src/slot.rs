@@ -38,11 +38,11 @@
 //!   - Its entry in the VM's process table was not visible yet. Its first call finds the word replaced. The callback
 //!     executes a SeqCst fence between the replacement and the question, the process between its entry and its first
 //!     call. So at least one of the two sees what the other has written.
-//! - **H2** An inline key with permits > 0 names a node whose count includes them, or whose queue has them as lost
-//!   (W7). So it is alive (K6). Permits are added to it after the count has gone up, and subtracted before it goes
-//!   down. An inline key with 0 permits may name memory that has been reused: its pointer is never followed. Permits
-//!   move from an inline key to the overflow under the lock of the overflow, so a reader that has the lock sees them in
-//!   one of the two.
+//! - **H2** An inline key with permits > 0 names a node whose count includes them, unless they are lost (W7). So it is
+//!   alive (K6). Permits are added to it after the count has gone up, and subtracted before it goes down. An inline
+//!   key with 0 permits may name memory that has been reused: its pointer is never followed. Permits move from an
+//!   inline key to the overflow under the lock of the overflow, so a reader that has the lock sees them in one of the
+//!   two.
 //!
 //! # Since when a process holds permits
 //!
@@ -390,7 +390,7 @@ impl<K> Slot<K> {
         let sort_key = sort_key();
         let mut record = overflow.lock();
         let (node, _) = record.held(query, sort_key)?;
-        // SAFETY: it is on record with a permit (O1), which the count includes until the caller lowers it.
+        // SAFETY: it is on record with a permit (O1), which is counted or lost until the caller lowers the count.
         let node = unsafe { node.as_ref() };
         record.take(node, 1);
         self.count_releases(1);
@@ -443,7 +443,8 @@ impl<K> Slot<K> {
         Some((unsafe { node.as_ref() }, permits))
     }
 
-    /// Removes up to `most` permits of a node from the inline keys. Returns how many. The count still includes them.
+    /// Removes up to `most` permits of a node from the inline keys. Returns how many. The count still includes
+    /// those that are not lost.
     pub(crate) fn take_inline(&self, node: &Node<K>, most: u64) -> u64 {
         self.writer.check();
         let mut left = most;

@@ -1185,3 +1185,81 @@ fn p9_failure_anywhere_in_a_call_for_a_shared_key_loses_nothing() {
     }
     assert!(failures > 10, "{failures}");
 }
+
+/// P9: the same in calls that make permits lost, and with lost ones.
+#[test]
+fn p9_failure_anywhere_while_permits_are_lost() {
+    type Call = fn(&Table<u64, Letter>) -> Result<(), OutOfMemory>;
+    const KEY: u64 = 1;
+    fn set(table: &Table<u64, Letter>, share: u64, passed: Option<Capacity>) {
+        let share = Share::new(share, passed, Capacity::of(2, 1));
+        assert!(table.set_share(&pin(), &KEY, &share, ()).unwrap().1);
+    }
+    fn lose(table: &Table<u64, Letter>, number: u64) -> Result<u64, OutOfMemory> {
+        table.lose(&pin(), holder(number, number), &KEY)
+    }
+    fn give(table: &Table<u64, Letter>) -> Result<(), OutOfMemory> {
+        let watch = || Ok::<bool, OutOfMemory>(true);
+        let (giver, target) = (holder(1, 1), holder(3, 3));
+        let given = table.give(&pin(), giver, target, &KEY, NonZeroU64::MIN, watch)?;
+        assert_eq!(given, Given::Given);
+        Ok(())
+    }
+    let calls: [(bool, Call); 4] = [
+        (false, |table| lose(table, 1).map(|_| ())),
+        (false, give),
+        (true, give),
+        (true, |table| {
+            assert_eq!(table.release(&pin(), holder(1, 1), &KEY, ()), Ok(()));
+            Ok(())
+        }),
+    ];
+    let mut failures = 0;
+    for (is_lost, call) in calls {
+        for failure in [Failure::Allocation, Failure::Memory, Failure::Panic] {
+            for grants in 0.. {
+                let table = Table::<u64, Letter>::new(64).unwrap();
+                set(&table, 2, Some(Capacity::of(2, 1)));
+                for number in [1, 2] {
+                    let watch = || Ok::<(), OutOfMemory>(());
+                    let holder = holder(number, number);
+                    let acquired = table.acquire_shared(&pin(), holder, &KEY, demand(1, 2), watch);
+                    assert!(matches!(acquired, Ok(Some(Acquired::Permit(_)))));
+                }
+                set(&table, 0, None);
+                if is_lost {
+                    assert_eq!(lose(&table, 1), Ok(1));
+                }
+                arm(failure, grants);
+                let outcome = catch_unwind(AssertUnwindSafe(|| call(&table)));
+                let hits = disarm();
+                assert_eq!(outcome.is_err(), hits > 0 && failure == Failure::Panic);
+                // No row without permits is left (O1).
+                let slot = table.holders.find(holder(3, 3));
+                if let Some(overflow) = slot.and_then(|slot| slot.overflow()) {
+                    let record = overflow.lock();
+                    assert!(record.rows(0).all(|(_, row)| row.counted() == 1));
+                }
+                let lost: u64 = [1, 2, 3]
+                    .map(|number| lose(&table, number).unwrap())
+                    .iter()
+                    .sum();
+                assert!((1..=2).contains(&lost), "{lost}");
+                assert_eq!(table.count(&pin(), &KEY), 0);
+                for number in [1, 2, 3] {
+                    table.release_all(&pin(), holder(number, number), || false, ());
+                }
+                assert_eq!(table.count(&pin(), &KEY), 0);
+                for _ in 0..3 {
+                    while table.sweep_step(256).0 != Progress::Done {}
+                }
+                assert_eq!(table.usage().keys, 0);
+                failures += hits;
+                if hits == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failures > 10, "{failures}");
+}

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const KEY: u64 = 7;
 const HOLDERS: u64 = 4;
 
+/// No capacity was passed.
+const NONE: u64 = u64::MAX;
+
 #[derive(Clone, Debug)]
 enum Call {
     Acquire {
@@ -30,6 +33,8 @@ enum Call {
         target: u64,
         permits: u64,
     },
+    /// The share ends.
+    End,
     Lose {
         holder: u64,
     },
@@ -59,7 +64,8 @@ fn call() -> impl Strategy<Value = Call> {
         4 => (holder.clone(), 1..3u64).prop_map(|(holder, permits)| Call::Release { holder, permits }),
         1 => (holder.clone(), holder.clone(), 1..3u64)
             .prop_map(|(giver, target, permits)| Call::Give { giver, target, permits }),
-        2 => holder.clone().prop_map(|holder| Call::Lose { holder }),
+        2 => Just(Call::End),
+        3 => holder.clone().prop_map(|holder| Call::Lose { holder }),
         2 => (0..4usize).prop_map(|nth| Call::Cancel { nth }),
         1 => holder.prop_map(|holder| Call::Die { holder }),
         3 => (0..6u64, 2..5u64).prop_map(|(share, of)| Call::Set { share, passed: of, limit: of }),
@@ -92,7 +98,7 @@ struct Model {
     queue: Vec<Waiter>,
     was_refused: bool,
     is_used: bool,
-    /// The key has a queue, or has had one since the last look. What a waiter collects counts as used.
+    /// Requests wait, or have waited since the last look. What they collect counts as used.
     has_waited: bool,
     granted: Vec<(u64, WaitEnd)>,
 }
@@ -112,17 +118,8 @@ impl Model {
         taken
     }
 
-    fn has_queue(&self) -> bool {
-        !self.queue.is_empty() || self.lost.values().sum::<u64>() > 0
-    }
-
-    /// It can be empty at the end of the call.
-    fn open_queue(&mut self) {
-        if !self.has_queue() {
-            self.limit = u64::MAX;
-            self.is_used = true;
-        }
-        self.has_waited = true;
+    fn has_ended(&self) -> bool {
+        self.is_present && self.share == 0 && self.passed == NONE
     }
 
     fn acquire(&mut self, holder: u64, permits: u64, capacity: u64) -> Option<Acquired> {
@@ -173,10 +170,10 @@ impl Model {
         let need = self.queue[from..]
             .iter()
             .map(|of| of.permits - of.collected);
-        let passed = Capacity::of(self.passed, 1);
+        let passed = (self.passed != NONE).then(|| Capacity::of(self.passed, 1));
         self.is_present.then(|| ShareUse {
             share: self.share,
-            passed: Some(passed),
+            passed,
             in_use: self.in_use(),
             waiting: self.queue.len(),
             need: need.sum(),
@@ -217,7 +214,11 @@ fn play(calls: Vec<Call>) {
                     Some(Acquired::Full) if permits > capacity => Waited::Full,
                     Some(Acquired::Full) => {
                         let holder = of;
-                        model.open_queue();
+                        if model.queue.is_empty() {
+                            model.limit = u64::MAX;
+                            model.is_used = true;
+                        }
+                        model.has_waited = true;
                         let collected = 0;
                         model.queue.push(Waiter {
                             request,
@@ -252,19 +253,29 @@ fn play(calls: Vec<Call>) {
                 let given = give(&table, holder(giver), holder(target), KEY, permits);
                 assert_eq!(given == permit_table::Given::Given, held >= permits);
                 if held >= permits {
-                    let lost = model.take(giver, permits);
+                    let mut lost = model.take(giver, permits);
+                    if model.has_ended() && giver != target {
+                        lost = permits;
+                    }
                     *model.held.entry(target).or_default() += permits;
                     *model.lost.entry(target).or_default() += lost;
                 }
             }
+            Call::End => {
+                let in_use = end_share(&table, KEY);
+                model.return_collected();
+                (model.share, model.passed, model.limit) = (0, NONE, 0);
+                model.is_present = true;
+                model.is_used = true;
+                assert_eq!(in_use, model.in_use());
+            }
             Call::Lose { holder: of } => {
-                let held = model.held.get(&of).copied().unwrap_or(0);
-                if model.is_present && table.knows(holder(of)) {
-                    model.open_queue();
-                    model.return_collected();
+                let mut lost = 0;
+                if model.has_ended() {
+                    let held = model.held.get(&of).copied().unwrap_or(0);
+                    lost = held - model.lost.insert(of, held).unwrap_or(0);
                 }
-                let before = model.lost.insert(of, held).unwrap_or(0);
-                assert_eq!(lose(&table, holder(of), KEY), held - before);
+                assert_eq!(lose(&table, holder(of), KEY), lost);
             }
             Call::Cancel { nth } => {
                 if let Some(waiter) = model.queue.get(nth) {
@@ -306,7 +317,7 @@ fn play(calls: Vec<Call>) {
                 }
                 assert_eq!(seen, expected);
                 model.was_refused = false;
-                model.has_waited = model.has_queue();
+                model.has_waited = !model.queue.is_empty();
                 model.is_used &= model.share == 0;
             }
             Call::Sweep => {
@@ -398,10 +409,13 @@ fn cp1_storm_of_changes() {
             for _ in 0..rounds(20_000) {
                 let share = dice.roll(5);
                 let in_use = set_share(&table, KEY, share, 4);
-                for of in 1..4 {
-                    if dice.roll(8) == 0 {
+                if dice.roll(8) == 0 {
+                    end_share(&table, KEY);
+                    for of in 1..4 {
                         lose(&table, holder(of), KEY);
                     }
+                    // This is the bound of what follows.
+                    set_share(&table, KEY, 0, 4);
                 }
                 for _ in 0..dice.roll(200) {
                     let now = count(&table, KEY);
@@ -419,11 +433,20 @@ fn cp1_storm_of_changes() {
         let mut request = 0;
         while !over.load(Ordering::Relaxed) {
             let (me, permits) = (holder(thread), 1 + dice.roll(2));
+            // Permits that others gave to this one stay for a while.
+            if dice.roll(4) == 0 {
+                _ = release(&table, me, KEY);
+            }
             if dice.roll(2) == 0 {
                 if let Some(Acquired::Permit(_)) =
                     acquire_shared(&table, me, KEY, demand(permits, 4))
                 {
-                    release_many(&table, me, KEY, permits).unwrap();
+                    let given = dice.roll(2);
+                    let other = holder(1 + dice.roll(3));
+                    (0..given).for_each(|_| _ = give(&table, me, other, KEY, 1));
+                    if permits > given {
+                        release_many(&table, me, KEY, permits - given).unwrap();
+                    }
                 }
                 continue;
             }
@@ -435,6 +458,8 @@ fn cp1_storm_of_changes() {
                         (0..dice.roll(300)).for_each(|_| std::hint::spin_loop());
                         !cancel(&table, me, request)
                     }
+                    // The share has ended.
+                    Waited::Declare => false,
                     other => panic!("{other:?}"),
                 };
             if has_permits {
@@ -442,6 +467,7 @@ fn cp1_storm_of_changes() {
             }
         }
     });
+    (1..4).for_each(|of| _ = die(&table, holder(of)));
     assert_eq!(set_share(&table, KEY, 0, 1), 0);
     assert_empty(&table);
 }

@@ -387,9 +387,19 @@ pub fn set_passed(table: &Table, key: u64, share: u64, passed: u64, limit: u64) 
     table.count(&pin, &key)
 }
 
+/// The share of a key ends. Returns the number of permits in use.
+pub fn end_share(table: &Table, key: u64) -> u64 {
+    let share = Share::new(0, None, Capacity::of(0, 1));
+    let (in_use, settled) = table
+        .set_share(&pin(), &NameQuery(key), &share, ())
+        .unwrap();
+    assert!(settled);
+    in_use
+}
+
 /// The permits of a process are lost. Returns how many were not before.
 pub fn lose(table: &Table, holder: Holder, key: u64) -> u64 {
-    let lost = table.lose(&pin(), holder, &NameQuery(key), ());
+    let lost = table.lose(&pin(), holder, &NameQuery(key));
     lost.unwrap()
 }
 

@@ -257,13 +257,13 @@ bugs! {
     w7_record_read_before_the_bit:
         sharing::cp1_permits_are_lost_during_a_release => Checked;
     w7_queue_ends_with_lost:
-        sharing::p8_lost_permit_is_released_during_the_sweep => Checked;
+        sharing::p8_lost_permit_is_released_during_the_sweep => Unordered;
     w7_lost_of_another_process_taken:
         sharing::cp1_permit_is_lost_during_the_release_of_another_process => Asserted;
     w7_lost_not_taken:
         sharing::cp3_permit_is_lost_during_the_death_of_its_process => Checked;
-    w7_given_after_the_lock:
-        sharing::cp1_permit_is_lost_while_it_is_given => Checked;
+    w7_gift_is_counted:
+        sharing::cp3_permit_is_lost_while_it_is_given => Asserted;
     p8_key_counted_after_insertion:
         sharing::p8_key_without_a_share_is_inserted_during_the_sweep => Asserted;
     e1_left_with_nested_pin:

@@ -1,0 +1,107 @@
+//! Lost permits of shared keys: those that are on the record of a process, and not in the count of their key
+//! (`Table::lose`).
+
+use crate::keys::Node;
+use crate::memory::OutOfMemory;
+use crate::sorted_list::SortedList;
+use std::ptr::{self, NonNull};
+
+/// A number of lost permits.
+struct Row<K> {
+    node: NonNull<Node<K>>,
+    /// The identity word of their process. 0 in the sum of a key.
+    word: u64,
+    permits: u64,
+}
+
+// SAFETY: nodes are shared between threads, and no row is followed to its node.
+unsafe impl<K: Send + Sync> Send for Row<K> {}
+
+/// Two lists, so that neither the number of keys of a process matters nor that of the processes of a key.
+pub(crate) struct Lost<K> {
+    of_processes: SortedList<Row<K>>,
+    /// The sums, by the sort keys of their keys.
+    of_keys: SortedList<Row<K>>,
+}
+
+impl<K> Default for Lost<K> {
+    fn default() -> Self {
+        Self {
+            of_processes: SortedList::default(),
+            of_keys: SortedList::default(),
+        }
+    }
+}
+
+fn is_of<'a, K>(node: &'a Node<K>, word: u64) -> impl Fn(&Row<K>) -> bool + 'a {
+    move |row| row.word == word && ptr::eq(row.node.as_ptr(), node)
+}
+
+/// Any place will do, if different processes of a key, and different keys of a process, have different ones.
+fn place<K>(node: &Node<K>, word: u64) -> u64 {
+    node.sort_key()
+        .wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn reserve_row<K>(
+    rows: &mut SortedList<Row<K>>,
+    place: u64,
+    node: &Node<K>,
+    word: u64,
+) -> Result<(), OutOfMemory> {
+    if rows.find(place, is_of(node, word)).is_none() {
+        rows.reserve(place)?.insert(Row {
+            node: node.into(),
+            word,
+            permits: 0,
+        });
+    }
+    Ok(())
+}
+
+/// Without permits, the row is removed.
+fn take_from<K>(rows: &mut SortedList<Row<K>>, place: u64, node: &Node<K>, word: u64, fewer: u64) {
+    if let Some(row) = rows.find_mut(place, is_of(node, word)) {
+        row.permits -= fewer;
+    }
+    let is_of = is_of(node, word);
+    rows.remove(place, |row| is_of(row) && row.permits == 0);
+}
+
+impl<K> Lost<K> {
+    /// Whether a process has lost permits of the key.
+    pub(crate) fn has(&self, node: &Node<K>) -> bool {
+        let sum = self.of_keys.find(node.sort_key(), is_of(node, 0));
+        sum.is_some_and(|sum| sum.permits > 0)
+    }
+
+    /// The lost permits of a process.
+    pub(crate) fn of(&self, node: &Node<K>, word: u64) -> u64 {
+        let row = self.of_processes.find(place(node, word), is_of(node, word));
+        row.map_or(0, |row| row.permits)
+    }
+
+    /// Reserves the memory for [`Lost::add`]. [`Lost::take`] of nothing frees it.
+    pub(crate) fn reserve(&mut self, node: &Node<K>, word: u64) -> Result<(), OutOfMemory> {
+        reserve_row(&mut self.of_keys, node.sort_key(), node, 0)?;
+        reserve_row(&mut self.of_processes, place(node, word), node, word)
+    }
+
+    /// More permits of a process are lost. Cannot fail.
+    pub(crate) fn add(&mut self, node: &Node<K>, word: u64, more: u64) {
+        let row = self
+            .of_processes
+            .find_mut(place(node, word), is_of(node, word));
+        row.expect("reserved").permits += more;
+        let sum = self.of_keys.find_mut(node.sort_key(), is_of(node, 0));
+        sum.expect("reserved").permits += more;
+    }
+
+    /// Removes up to `most` lost permits of a process. Returns how many.
+    pub(crate) fn take(&mut self, node: &Node<K>, word: u64, most: u64) -> u64 {
+        let taken = most.min(self.of(node, word));
+        take_from(&mut self.of_processes, place(node, word), node, word, taken);
+        take_from(&mut self.of_keys, node.sort_key(), node, 0, taken);
+        taken
+    }
+}
