@@ -271,7 +271,9 @@ fn play(calls: Vec<Call>) {
             }
             Call::Lose { holder: of } => {
                 let mut lost = 0;
-                if model.has_ended() {
+                if model.has_ended() && table.knows(holder(of)) {
+                    // Also without permits: for the sweep, the key was used.
+                    model.is_used = true;
                     let held = model.held.get(&of).copied().unwrap_or(0);
                     lost = held - model.lost.insert(of, held).unwrap_or(0);
                 }
