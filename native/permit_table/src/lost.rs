@@ -4,54 +4,50 @@
 use crate::keys::Node;
 use crate::memory::OutOfMemory;
 use crate::sorted_list::SortedList;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 /// A number of lost permits.
-struct Row<K> {
-    node: NonNull<Node<K>>,
+struct Row {
+    /// The address of the node of their key, which is not dead (K6). Only compared.
+    node: usize,
     /// The identity word of their process. 0 in the sum of a key.
     word: u64,
     permits: u64,
 }
 
-// SAFETY: nodes are shared between threads, and no row is followed to its node.
-unsafe impl<K: Send + Sync> Send for Row<K> {}
-
-/// Two lists, so that neither the number of keys of a process matters nor that of the processes of a key.
-pub(crate) struct Lost<K> {
-    of_processes: SortedList<Row<K>>,
+/// Two lists, so that a search takes as long for a process of many keys, and for a key of many processes, as for others.
+#[derive(Default)]
+pub(crate) struct Lost {
+    /// By their places.
+    of_processes: SortedList<Row>,
     /// The sums, by the sort keys of their keys.
-    of_keys: SortedList<Row<K>>,
+    of_keys: SortedList<Row>,
 }
 
-impl<K> Default for Lost<K> {
-    fn default() -> Self {
-        Self {
-            of_processes: SortedList::default(),
-            of_keys: SortedList::default(),
-        }
-    }
+fn address<K>(node: &Node<K>) -> usize {
+    ptr::from_ref(node).addr()
 }
 
-fn is_of<'a, K>(node: &'a Node<K>, word: u64) -> impl Fn(&Row<K>) -> bool + 'a {
-    move |row| row.word == word && ptr::eq(row.node.as_ptr(), node)
+fn is_of<K>(node: &Node<K>, word: u64) -> impl Fn(&Row) -> bool {
+    let node = address(node);
+    move |row| row.word == word && row.node == node
 }
 
-/// Any place will do, if different processes of a key, and different keys of a process, have different ones.
+/// Differs between most processes of a key, and between most keys of a process.
 fn place<K>(node: &Node<K>, word: u64) -> u64 {
     node.sort_key()
         .wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn reserve_row<K>(
-    rows: &mut SortedList<Row<K>>,
+    rows: &mut SortedList<Row>,
     place: u64,
     node: &Node<K>,
     word: u64,
 ) -> Result<(), OutOfMemory> {
     if rows.find(place, is_of(node, word)).is_none() {
         rows.reserve(place)?.insert(Row {
-            node: node.into(),
+            node: address(node),
             word,
             permits: 0,
         });
@@ -60,7 +56,7 @@ fn reserve_row<K>(
 }
 
 /// Without permits, the row is removed.
-fn take_from<K>(rows: &mut SortedList<Row<K>>, place: u64, node: &Node<K>, word: u64, fewer: u64) {
+fn take_from<K>(rows: &mut SortedList<Row>, place: u64, node: &Node<K>, word: u64, fewer: u64) {
     if let Some(row) = rows.find_mut(place, is_of(node, word)) {
         row.permits -= fewer;
     }
@@ -68,27 +64,32 @@ fn take_from<K>(rows: &mut SortedList<Row<K>>, place: u64, node: &Node<K>, word:
     rows.remove(place, |row| is_of(row) && row.permits == 0);
 }
 
-impl<K> Lost<K> {
+impl Lost {
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of_processes.is_empty() && self.of_keys.is_empty()
+    }
+
     /// Whether a process has lost permits of the key.
-    pub(crate) fn has(&self, node: &Node<K>) -> bool {
+    pub(crate) fn has<K>(&self, node: &Node<K>) -> bool {
         let sum = self.of_keys.find(node.sort_key(), is_of(node, 0));
         sum.is_some_and(|sum| sum.permits > 0)
     }
 
     /// The lost permits of a process.
-    pub(crate) fn of(&self, node: &Node<K>, word: u64) -> u64 {
+    pub(crate) fn of<K>(&self, node: &Node<K>, word: u64) -> u64 {
         let row = self.of_processes.find(place(node, word), is_of(node, word));
         row.map_or(0, |row| row.permits)
     }
 
     /// Reserves the memory for [`Lost::add`]. [`Lost::take`] of nothing frees it.
-    pub(crate) fn reserve(&mut self, node: &Node<K>, word: u64) -> Result<(), OutOfMemory> {
+    pub(crate) fn reserve<K>(&mut self, node: &Node<K>, word: u64) -> Result<(), OutOfMemory> {
         reserve_row(&mut self.of_keys, node.sort_key(), node, 0)?;
         reserve_row(&mut self.of_processes, place(node, word), node, word)
     }
 
     /// More permits of a process are lost. Cannot fail.
-    pub(crate) fn add(&mut self, node: &Node<K>, word: u64, more: u64) {
+    pub(crate) fn add<K>(&mut self, node: &Node<K>, word: u64, more: u64) {
         let row = self
             .of_processes
             .find_mut(place(node, word), is_of(node, word));
@@ -98,7 +99,7 @@ impl<K> Lost<K> {
     }
 
     /// Removes up to `most` lost permits of a process. Returns how many.
-    pub(crate) fn take(&mut self, node: &Node<K>, word: u64, most: u64) -> u64 {
+    pub(crate) fn take<K>(&mut self, node: &Node<K>, word: u64, most: u64) -> u64 {
         let taken = most.min(self.of(node, word));
         take_from(&mut self.of_processes, place(node, word), node, word, taken);
         take_from(&mut self.of_keys, node.sort_key(), node, 0, taken);

@@ -125,7 +125,7 @@ struct Shard<K, N> {
     next_number: u64,
     /// By the sort keys of their keys.
     queues: SortedList<KeyQueue<K, N>>,
-    lost: Lost<K>,
+    lost: Lost,
 }
 
 /// The queues of all keys of a table.
@@ -533,6 +533,11 @@ impl<K, N: Notice> Queues<K, N> {
             }
         }
         Ok(Some((index + 1, 0)))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn has_lost(&self, sort_key: u64) -> bool {
+        !self.lock(sort_key).shard.lost.is_empty()
     }
 
     /// Locks the queue of the key of this sort key.

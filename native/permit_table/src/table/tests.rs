@@ -1186,6 +1186,25 @@ fn p9_failure_anywhere_in_a_call_for_a_shared_key_loses_nothing() {
     assert!(failures > 10, "{failures}");
 }
 
+/// P8: a process that has no permit of a key loses none, and the key is idle.
+#[test]
+fn p8_nothing_that_is_lost_leaves_nothing() {
+    let table = Table::<u64, ()>::new(64).unwrap();
+    let watch = || Ok::<(), OutOfMemory>(());
+    let share = Share::new(0, None, Capacity::of(0, 1));
+    let (key, holder) = (1, holder(1, 1));
+    table
+        .acquire(&pin(), holder, &2, Capacity::of(1, 1), watch)
+        .unwrap();
+    table.set_share(&pin(), &key, &share, ()).unwrap();
+    assert_eq!(table.lose(&pin(), holder, &key), Ok(0));
+    assert!(!table.queues.has_lost(table.sort_key(&key)));
+    for _ in 0..2 {
+        while table.sweep_step(256).0 != Progress::Done {}
+    }
+    assert_eq!(table.usage().keys, 1);
+}
+
 /// P9: the same in calls that make permits lost, and with lost ones.
 #[test]
 fn p9_failure_anywhere_while_permits_are_lost() {
@@ -1250,6 +1269,7 @@ fn p9_failure_anywhere_while_permits_are_lost() {
                     table.release_all(&pin(), holder(number, number), || false, ());
                 }
                 assert_eq!(table.count(&pin(), &KEY), 0);
+                assert!(!table.queues.has_lost(table.sort_key(&KEY)));
                 for _ in 0..3 {
                     while table.sweep_step(256).0 != Progress::Done {}
                 }
