@@ -15,7 +15,7 @@ struct Row {
     permits: u64,
 }
 
-/// Two lists, so that a search takes as long for a process of many keys, and for a key of many processes, as for others.
+/// Two lists: a search takes as long for a process of many keys, and for a key of many processes, as for others.
 #[derive(Default)]
 pub(crate) struct Lost {
     /// By their places.
